@@ -205,7 +205,7 @@ def _retained(
     if not (sent or pending or finished):
         return []
     rows = [(packet_id, position, qos) for packet_id, _, position, qos in sent]
-    sizes = [len(p.topic_filter) + len(p.after or b"") + sum(len(t) + _BESIDES for t in p.ahead) for p in pending]
+    sizes = [len(each.topic_filter) + len(each.after or b"") for each in pending]
     *ahead, last = _parts(rows, [0] * len(rows)) or [[]]
     first, *rest = _parts(pending, sizes) or [[]]
     over, *behind = _parts(finished, list(map(len, finished))) or [[]]

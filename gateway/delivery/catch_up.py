@@ -5,7 +5,7 @@ leaves when its window or its socket is full, and comes back when there is room 
 comes first:
 
 1. what an earlier connection left unacknowledged (`gateway.delivery.resends`);
-2. retained values of new subscriptions, each second turn if there are messages too (`gateway.delivery.retained`);
+2. retained values of new subscriptions (`gateway.delivery.retained`);
 3. the log, for subscriptions without a cursor (`gateway.delivery.log_catch_up`);
 4. the queues of cursors, each once (`gateway.delivery.backlog`);
 5. what is older than a subscription, from a line of its own when nothing else is left (`gateway.delivery.replay`).
@@ -24,7 +24,7 @@ from gateway.delivery.log_catch_up import LogCatchUp
 from gateway.delivery.released_messages import ReleasedMessages
 from gateway.delivery.replay import Replays
 from gateway.delivery.resends import Resends
-from gateway.delivery.retained import RetainedPages
+from gateway.delivery.retained import send_page
 from gateway.delivery.router import Router
 from gateway.delivery.shared_reads import BLOCK_BYTES, QueueRange, SharedReads, room_in_block
 from gateway.delivery.turn_queue import TurnQueue
@@ -50,8 +50,7 @@ class CatchUp:
         self._behind: set[Session] = set()  # that have a backlog, in line or not; held sessions only
         self._released = ReleasedMessages(store)
         self._resends = Resends(store)
-        self._retained = RetainedPages(store)
-        self._log_catch_up = LogCatchUp(store, router, self._released, self._retained)
+        self._log_catch_up = LogCatchUp(store, router, self._released)
         self._shared_reads = SharedReads()
         self._replays = Replays(store, router, self._released, self.start, on_failed)
         self.most_in_flight = _MOST_IN_FLIGHT
@@ -111,16 +110,13 @@ class CatchUp:
         if session.exchanges.resends:
             await self._resends.send(session)
             return True
-        has_retained = bool(session.retained)
-        if has_retained:
-            await self._retained.send(session, _has_messages(session))
-            if not _may_send(session):
-                return True
+        if session.retained:
+            await send_page(self._store, session)
+            return True
         if session.behind is not None:
             await self._log_catch_up.send(session, session.behind)
             return True
-        has_moved = await self._read_queues(session)
-        return has_moved or has_retained
+        return await self._read_queues(session)
 
     async def _read_queues(self, session: Session) -> bool:
         """Read once for each cursor that is behind. Whether one came forward."""

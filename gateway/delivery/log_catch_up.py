@@ -9,7 +9,6 @@ from time import time
 from typing import Final
 
 from gateway.delivery.released_messages import ReleasedMessages, may_release
-from gateway.delivery.retained import RetainedPages
 from gateway.delivery.router import Router
 from gateway.session.log_position import LogPosition
 from gateway.session.message_encoding import Message
@@ -25,11 +24,10 @@ _READ_BYTES: Final = 256 * 1024  # of the log, at once
 class LogCatchUp:
     """Reads the log for sessions that are behind."""
 
-    def __init__(self, store: Store, router: Router, released: ReleasedMessages, retained: RetainedPages) -> None:
+    def __init__(self, store: Store, router: Router, released: ReleasedMessages) -> None:
         self._store = store
         self._router = router
         self._released = released
-        self._retained = retained
 
     async def send(self, session: Session, backlog: LogPosition) -> None:
         """Read once, and send what matches as far as there is room. Raises StoreError."""
@@ -46,10 +44,8 @@ class LogCatchUp:
             else:
                 continue
             store_time = store_time_of(chunk.data, starts[i])
-            while not _send_entered(session, backlog, messages, chunk.position + starts[i], store_time):
-                # The first of them may wait for the retained value of its topic.
-                if not session.pending.waiting or not await self._retained.send_ahead(session):
-                    return
+            if not _send_entered(session, backlog, messages, chunk.position + starts[i], store_time):
+                return
         backlog.read_on_from(chunk.next_position)
         if chunk.next_position >= self._router.delivered_end:
             session.caught_up()
@@ -112,7 +108,7 @@ def _send(session: Session, message: Message, position: int, now_ms: int) -> boo
     if message.expired(now_ms):
         session.dropped().add_expired()
         return True
-    if not session.exchanges.has_room or session.awaits_retained(message.topic):
+    if not session.exchanges.has_room or session.awaits_retained:
         return False
     qos = min(route.qos, message.qos)
     retain = message.retain and route.retain_as_published

@@ -228,10 +228,10 @@ class Session(Subscriber):
         """Requests for retained values, by filter, in the order they are served."""
         return self._pending.retained if self._pending is not None else _NO_RETAINED
 
-    def awaits_retained(self, topic: bytes) -> bool:
-        """Whether a message on this topic has to wait for the retained value of its topic."""
-        pending = self._pending
-        return pending is not None and bool(pending.retained) and pending.awaits(topic)
+    @property
+    def awaits_retained(self) -> bool:
+        """Whether messages have to wait until retained values are sent."""
+        return self._pending is not None and bool(self._pending.retained)
 
     def finish_retained(self, topic_filter: bytes) -> None:
         """All retained values of a subscription are sent."""
@@ -287,11 +287,11 @@ class Session(Subscriber):
         self.exchanges.queue_resends([outbound.packet_id for outbound in first])
         self.exchanges.mark_sent_before(self.cursors)
 
-    def restore_retained(self, owed: PendingRetained) -> None:
+    def restore_retained(self, stored: PendingRetained) -> None:
         """Restore a request for retained values that an earlier connection did not finish."""
-        subscription = self.subscriptions.get(owed.topic_filter)
+        subscription = self.subscriptions.get(stored.topic_filter)
         if subscription is not None:
-            self.pending.restore(subscription, owed)
+            self.pending.restore(subscription, stored)
 
     # --- catching up
 
@@ -367,7 +367,7 @@ class Session(Subscriber):
         if qos == 0 and self.write_buffer.congested:
             self.dropped().add_qos0_congested()
             return
-        if (qos and not self.exchanges.has_room) or self.awaits_retained(message.topic):
+        if self.awaits_retained or (qos and not self.exchanges.has_room):
             self.fall_behind(message.position)
             return
         self.exchanges.send(
@@ -434,9 +434,7 @@ class Session(Subscriber):
     def send_next(self, cursor: QueueCursor, offset: int, message: Message, route: Route, now_ms: int) -> bool:
         """Send the cursor's next message, or pass over it where it is not to be sent. False: no room for it."""
         exchanges = self.exchanges
-        if not exchanges.has_room_in_order or cursor.must_wait:
-            return False
-        if self.awaits_retained(message.topic):
+        if self.awaits_retained or not exchanges.has_room_in_order or cursor.must_wait:
             return False
         if message.expires_at and message.expired(now_ms):
             self.dropped().add_expired()

@@ -40,13 +40,12 @@ class Outbound:
 
 @dataclass(slots=True)
 class PendingRetained:
-    """Retained values that a session has still to be sent, for a subscription that asked for them. They go out in the
-    order of the topics' levels."""
+    """Retained values that a subscription has asked for and not yet got. They are sent in the order of the topics'
+    levels."""
 
     topic_filter: bytes
     since: int  # log position: younger values come as the messages they are
     after: bytes | None  # those up to this topic, in the order of levels, were sent; None: none was
-    ahead: list[bytes] = field(default_factory=list)  # topics behind it whose values were sent as well
 
 
 @dataclass(slots=True)

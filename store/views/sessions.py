@@ -345,18 +345,11 @@ def _expiry_name(client_id: bytes, expiry: int, closed_at: int) -> bytes:
 
 
 def _pending_row(pending: PendingRetained) -> bytes:
-    topics = [pending.after or b"", *pending.ahead]
-    return pending.since.to_bytes(8, "big") + b"".join([len(topic).to_bytes(2, "big") + topic for topic in topics])
+    return pending.since.to_bytes(8, "big") + (pending.after or b"")
 
 
 def _pending(topic_filter: bytes, row: bytes) -> PendingRetained:
-    topics: list[bytes] = []
-    at = 8
-    while at < len(row):
-        size = int.from_bytes(row[at : at + 2], "big")
-        topics.append(row[at + 2 : at + 2 + size])
-        at += 2 + size
-    return PendingRetained(topic_filter, int.from_bytes(row[:8], "big"), topics[0] or None, topics[1:])
+    return PendingRetained(topic_filter, int.from_bytes(row[:8], "big"), row[8:] or None)
 
 
 def _options(wish: SubscribedFilter) -> int:

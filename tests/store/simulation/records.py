@@ -296,10 +296,7 @@ class Records:
 
     def _pending(self, name: bytes) -> PendingRetained:
         """What retained values a client is to get."""
-        rng = self._rng
-        return PendingRetained(
-            name, rng.randrange(20_000), rng.choice((None, *FILTERS)), rng.sample(FILTERS, rng.randrange(3))
-        )
+        return PendingRetained(name, self._rng.randrange(20_000), self._rng.choice((None, *FILTERS)))
 
     def _place(self, name: bytes) -> tuple[bytes, int]:
         """What a client has acknowledged of a filter's messages, or of its history in the log."""

@@ -198,8 +198,7 @@ def _add_exchanges(rows: dict[bytes, bytes], client: bytes, session: Session) ->
             pack(">BQ", sent.released | sent.qos << 1, sent.offset) + sent.topic_filter
         )
     for name, pending in session.pending.items():
-        topics = b"".join(_sized(topic) for topic in (pending.after or b"", *pending.ahead))
-        rows[b"R" + _sized(client) + name] = pack(">Q", pending.since) + topics
+        rows[b"R" + _sized(client) + name] = pack(">Q", pending.since) + (pending.after or b"")
 
 
 def _add_held(rows: dict[bytes, bytes], model: Model) -> None:
