@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from store.api import Commit, CommitListener
+from store.api import Commit, CommitListener, Listening
 
 logger = logging.getLogger(__name__)
 
@@ -17,14 +17,16 @@ EVERY_COMMIT: Final = 8
 class CommitListeners:
     """The listeners of one store, in the order in which they were added."""
 
-    __slots__ = ("_listeners",)
+    __slots__ = ("_all",)
 
     def __init__(self) -> None:
-        self._listeners: list[tuple[int, CommitListener]] = []
+        self._all: list[Listening] = []
 
-    def add(self, listener: CommitListener, parts: int) -> None:
+    def add(self, listener: CommitListener, parts: int) -> Listening:
         """Call `listener` with commits that have one of these parts, and with commits whose content was missed."""
-        self._listeners.append((parts, listener))
+        listening = Listening(listener, parts)
+        self._all.append(listening)
+        return listening
 
     def notify(self, commit: Commit) -> None:
         """Call all listeners that want the commit. The failure of one is logged, and the others are called."""
@@ -37,9 +39,9 @@ class CommitListeners:
             parts |= GROUPS
         if commit.users or commit.rules:
             parts |= ACCOUNTS
-        for wanted, listener in self._listeners:
-            if wanted & parts:
+        for listening in self._all:
+            if listening.parts & parts:
                 try:
-                    listener(commit)
+                    listening.listener(commit)
                 except Exception:
                     logger.exception("a commit listener failed")

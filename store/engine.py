@@ -17,6 +17,7 @@ from store.api import (
     CommitListener,
     Done,
     Handed,
+    Listening,
     NamedClaim,
     Receipts,
     StoreStats,
@@ -162,8 +163,8 @@ class Engine(Queries):
         """
         return self._log.offer(frames, done)
 
-    def on_commit(self, listener: CommitListener, parts: int = EVERY_COMMIT) -> None:
-        self._listeners.add(listener, parts)
+    def on_commit(self, listener: CommitListener, parts: int = EVERY_COMMIT) -> Listening:
+        return self._listeners.add(listener, parts)
 
     async def release_due(self) -> None:
         """Fire due timers and check due transactions now instead of when the timer wakes."""

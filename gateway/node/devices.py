@@ -13,7 +13,6 @@ from gateway.listen.websocket import WebSocketFront
 from gateway.net.descriptors import room_for_services
 from gateway.observe.counters import Counters
 from store.api import Store
-from store.commit_listeners import MESSAGES
 
 
 class Devices:
@@ -36,7 +35,6 @@ class Devices:
         self.router = Router(store.stats().log_end, store.wants)
         store.on_commit(self.router.deliver)
         self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership)
-        store.on_commit(self.sessions.shared_subscriptions.deliver, MESSAGES)
         has_services = config.split.role != "gateway"
         services = room_for_services(config.grpc.max_connections) if has_services else 0
         self.front = MqttFront(store, self.sessions, config.mqtt, counters, services)

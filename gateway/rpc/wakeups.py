@@ -1,9 +1,9 @@
 """Wakes long polls after commits, also after those of other gateways.
 
 A commit wakes the waiters for the parent topics of its messages, for the dead-letter queues that it fills, and for the
-groups whose messages it makes available again. A wake-up is a hint: the waiter reads the store again. A commit costs
-nothing while there are no waiters. Otherwise it costs one pass over the distinct topics of the commit, which ends as
-soon as all awaited parent topics were found.
+groups whose messages it makes available again. A wake-up is a hint: the waiter reads the store again. While there are
+no waiters, no commit comes here. Otherwise a commit costs one pass over its distinct topics, which ends as soon as all
+awaited parent topics were found.
 """
 
 import asyncio
@@ -23,13 +23,14 @@ class Wakeups:
     def __init__(self, store: Store) -> None:
         self._waiting: dict[bytes, set[asyncio.Event]] = {}
         self._parents = 0  # keys that are parent topics
-        store.on_commit(self._committed, MESSAGES | GROUPS)
+        self._listening = store.on_commit(self._committed, 0)  # to nothing while nobody waits
 
     def add(self, key: bytes, waiter: asyncio.Event) -> None:
         waiters = self._waiting.get(key)
         if waiters is None:
             waiters = self._waiting[key] = set()
             self._parents += key[:1] == _PARENT
+            self._listening.parts = MESSAGES | GROUPS
         waiters.add(waiter)
 
     def remove(self, key: bytes, waiter: asyncio.Event) -> None:
@@ -38,14 +39,14 @@ class Wakeups:
         if not waiters:
             del self._waiting[key]
             self._parents -= key[:1] == _PARENT
+            if not self._waiting:
+                self._listening.parts = 0
 
     def wake_all(self) -> None:
         for key in self._waiting:
             self._wake(key)
 
     def _committed(self, commit: Commit) -> None:
-        if not self._waiting:
-            return
         if commit.missed_from >= 0:
             self.wake_all()
         for group in commit.dead_letters:

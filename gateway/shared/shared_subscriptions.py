@@ -20,6 +20,7 @@ from matcher.names import split_shared
 from matcher.trie import Trie
 from store import control
 from store.api import Appended, Commit, Done, Store, StoredSubscription
+from store.commit_listeners import MESSAGES
 from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class SharedSubscriptions:
         self._loop = asyncio.get_running_loop()
         self._groups: dict[bytes, SharedGroup] = {}  # by name, the whole filter
         self._trie: Trie[SharedGroup] = Trie()
+        self._listening = store.on_commit(self._deliver, 0)  # to nothing while there are no groups
         self._granted: dict[bytes, int] = {}  # groups that are not here yet: how many members will join or not
         self._transient: dict[bytes, int] = {}  # members whose session is not in the log, by group
         self._ticker: asyncio.TimerHandle | None = None
@@ -180,6 +182,7 @@ class SharedSubscriptions:
         group = SharedGroup(name, self._store, self._counters, self._gateway, self._lease_ms, self._tasks)
         self._groups[name] = group
         self._trie.add(split_shared(name)[1], group)
+        self._listening.parts = MESSAGES
         if self._store.wants is not None:
             self._store.wants.add(split_shared(name)[1])
         return group
@@ -188,14 +191,14 @@ class SharedSubscriptions:
         if group.is_empty and self._groups.get(group.name) is group:
             group.leases.flush()
             del self._groups[group.name]
+            if not self._groups:
+                self._listening.parts = 0
             self._trie.remove(split_shared(group.name)[1], group)
             if self._store.wants is not None:
                 self._store.wants.remove(split_shared(group.name)[1])
 
-    def deliver(self, commit: Commit) -> None:
+    def _deliver(self, commit: Commit) -> None:
         """Wake the groups whose queues grew with a commit."""
-        if not self._groups:
-            return
         if commit.missed_from >= 0:
             for group in self._groups.values():
                 group.wake()

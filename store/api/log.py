@@ -85,6 +85,16 @@ Done = Callable[[Appended], None]
 CommitListener = Callable[[Commit], None]
 
 
+class Listening:
+    """A listener to commits. It may change `parts` at any time."""
+
+    __slots__ = ("listener", "parts")
+
+    def __init__(self, listener: CommitListener, parts: int) -> None:
+        self.listener = listener
+        self.parts = parts  # of `store.commit_listeners`: what it wants. 0: no commit
+
+
 @dataclass(slots=True)
 class Chunk:
     """Consecutive records of the log itself, every kind of them: frames from `position` up to `next_position`. That may
@@ -158,9 +168,12 @@ class LogStore(Protocol):
         """Take unsealed frames for the next batch, in order. `done` is called on the loop once they are
         committed and folded, or have failed. Raises nothing; a full backlog fails with `StoreBusy`."""
 
-    def on_commit(self, listener: CommitListener, parts: int = ...) -> None:
-        """Call `listener` with each commit, after the fold and before the `done`s of its appends. `parts`: only with
-        commits that have one of these (`store.commit_listeners`); every commit by default."""
+    def on_commit(self, listener: CommitListener, parts: int = ...) -> Listening:
+        """Call `listener` with each commit, after the fold and before the `done`s of its appends.
+
+        parts: only with commits that have one of these (`store.commit_listeners`); every commit by default. A listener
+        that needs no commits for a while sets `parts` of what is returned to 0.
+        """
 
     async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
         """The sequence of the last append of a producer (`store.control.produced`), how many of its records are not in

@@ -27,6 +27,7 @@ from store.api import (
     CommitListener,
     Done,
     HeldMessage,
+    Listening,
     PopRequest,
     PopResult,
     Receipts,
@@ -179,8 +180,8 @@ class RemoteStore(RemoteCalls):
     def append(self, frames: list[bytes], done: Done) -> None:
         self._appends.append(frames, done)
 
-    def on_commit(self, listener: CommitListener, parts: int = EVERY_COMMIT) -> None:
-        self._listeners.add(listener, parts)
+    def on_commit(self, listener: CommitListener, parts: int = EVERY_COMMIT) -> Listening:
+        return self._listeners.add(listener, parts)
 
     def on_transaction_check(self, listener: TransactionListener) -> None:
         self._check_listeners.append(listener)

@@ -18,7 +18,7 @@ from gateway.node.services import make_authority
 from gateway.observe.counters import Counters
 from notify.event_receiver import EventReceiver
 from notify.hub import Hub
-from store.api import Commit, Done, Store
+from store.api import Commit, Done, Listening, Store
 from store.commit_listeners import EVERY_COMMIT
 from store.engine import Engine
 from store.remote import RemoteConfig, RemoteStore, StoreServer
@@ -47,8 +47,8 @@ class Way:
         if not self.is_cut:
             self._engine.append(frames, lambda appended: None if self.is_cut else done(appended))
 
-    def on_commit(self, listener: Callable[[Commit], None], parts: int = EVERY_COMMIT) -> None:
-        self._engine.on_commit(lambda commit: None if self.is_cut else listener(commit), parts)
+    def on_commit(self, listener: Callable[[Commit], None], parts: int = EVERY_COMMIT) -> Listening:
+        return self._engine.on_commit(lambda commit: None if self.is_cut else listener(commit), parts)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._engine, name)

@@ -22,6 +22,7 @@ from store.api import (
     CommitListener,
     Done,
     Fetched,
+    Listening,
     Rule,
     Store,
     TransactionListener,
@@ -64,8 +65,9 @@ class MemoryStore:
         for frames, done in held:
             self._commit(frames, done)
 
-    def on_commit(self, listener: CommitListener, parts: int) -> None:
+    def on_commit(self, listener: CommitListener, parts: int) -> Listening:
         self._listeners.append(listener)
+        return Listening(listener, parts)
 
     def may_hold(self) -> bool:
         return True
