@@ -18,9 +18,11 @@ from gateway.session.session import Session
 from matcher.reserved import replay_name
 from store import control
 from store.api import Appended, PendingRetained, Store, StoredSubscription
+from store.control import ControlRecord
 from store.errors import StoreError
 
 _Item = TypeVar("_Item")
+_Sent = tuple[int, bytes, int, int]  # a message in flight: packet id, filter, offset, QoS
 
 log = logging.getLogger(__name__)
 
@@ -91,13 +93,10 @@ class SessionCheckpoint:
 
     def _record(self, session: Session) -> None:
         """Record acknowledgements, then packet ids; packets that wait for the record follow its commit."""
-        moved = session.begin_checkpoint()
-        places = [cursor.committed for cursor in moved]
-        frames = _records_of(session.client_id, {cursor.topic_filter: cursor.committed for cursor in moved})
         exchanges = session.exchanges
         staged, received = exchanges.pop_staged()
         completed = exchanges.pop_completed()
-        sent: list[tuple[int, bytes, int, int]] = []
+        sent: list[_Sent] = []
         for waiting in staged:
             entry = waiting.entry
             if entry is not None and entry.waits_for_record:
@@ -105,10 +104,14 @@ class SessionCheckpoint:
         pending, finished, is_changed = session.pop_retained_changes()
         if is_changed:  # values that were sent are not pending any more: the log must have both or neither
             sent += exchanges.pop_unrecorded({b""})
-        frames += _exchanges(session.client_id, [row for row in sent if row[1]], received, completed)
-        frames += _retained([row for row in sent if not row[1]], pending, finished, session.client_id)
-        if not frames and not staged:
+        moved = session.begin_checkpoint()
+        places = [cursor.committed for cursor in moved]
+        records = _cursors({cursor.topic_filter: cursor.committed for cursor in moved})
+        records += _exchanges([row for row in sent if row[1]], received, completed)
+        records += _retained([row for row in sent if not row[1]], pending, finished)
+        if not records and not staged:
             return
+        frames = [each.frame(session.client_id) for each in records]
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
@@ -117,7 +120,8 @@ class SessionCheckpoint:
             elif not session.closed:
                 for cursor, place in zip(moved, places, strict=True):
                     cursor.commit_done(place)
-                exchanges.send_staged(staged, received)
+                if staged or received:
+                    exchanges.send_staged(staged, received)
                 if session.lagging:
                     session.catch_up()
 
@@ -125,7 +129,7 @@ class SessionCheckpoint:
             if appended.error is not None:
                 self._refused(session, frames, appended.error)
 
-        *ahead, last = pieces(frames)
+        *ahead, last = pieces(frames) if len(frames) > 1 else [frames]
         for piece in ahead:
             self._store.append(piece, ahead_done)
         self._store.append(last, done)
@@ -144,18 +148,16 @@ def last_records(session: Session) -> list[bytes]:
     """
     client_id = session.client_id
     sent, received, completed = session.exchanges.at_close()
-    frames = [*session.unrecorded, *_sent(client_id, sent)]
-    if received:
-        frames.append(control.OutboundChanged(received=received).frame(client_id))
-    frames += _records_of(client_id, session.places_at_close())
-    if completed:
-        frames.append(control.OutboundChanged(completed=completed).frame(client_id))
     pending, finished, _ = session.pop_retained_changes()
-    frames += _retained([], pending, finished, client_id)
-    frames.append(
-        control.SessionClosed(session.epoch, session.expiry_interval, int(time() * 1000)).frame(session.client_id)
-    )
-    return frames
+    records = [
+        *_sent(sent),
+        *_exchanges([], received, []),
+        *_cursors(session.places_at_close()),
+        *_exchanges([], [], completed),
+        *_retained([], pending, finished),
+        control.SessionClosed(session.epoch, session.expiry_interval, int(time() * 1000)),
+    ]
+    return [*session.unrecorded, *[each.frame(client_id) for each in records]]
 
 
 def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
@@ -163,7 +165,7 @@ def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
     if not session.durable:
         return []
     names = {*filters, *map(replay_name, filters)}
-    return _sent(session.client_id, session.exchanges.pop_unrecorded(names))
+    return [each.frame(session.client_id) for each in _sent(session.exchanges.pop_unrecorded(names))]
 
 
 def records_of_subscribed(client_id: bytes, granted: list[StoredSubscription]) -> list[bytes]:
@@ -176,31 +178,25 @@ def records_of_unsubscribed(client_id: bytes, filters: list[bytes]) -> list[byte
     return [control.Unsubscribed(few).frame(client_id) for few in _parts(filters, list(map(len, filters)))]
 
 
-def _sent(client_id: bytes, sent: list[tuple[int, bytes, int, int]]) -> list[bytes]:
-    frames = _exchanges(client_id, [row for row in sent if row[1]], [], [])
-    return frames + _retained([row for row in sent if not row[1]], [], [], client_id)
+def _sent(sent: list[_Sent]) -> list[ControlRecord]:
+    """Records of messages in flight, those of retained values last."""
+    return _exchanges([row for row in sent if row[1]], [], []) + _retained([row for row in sent if not row[1]], [], [])
 
 
-def _records_of(client_id: bytes, offsets: dict[bytes, int]) -> list[bytes]:
+def _cursors(places: dict[bytes, int]) -> list[ControlRecord]:
     """Records of the places of cursors, by their names."""
-    parts = _parts(list(offsets.items()), list(map(len, offsets)))
-    return [control.CursorsCommitted(dict(few)).frame(client_id) for few in parts]
+    return [control.CursorsCommitted(dict(few)) for few in _parts(list(places.items()), list(map(len, places)))]
 
 
-def _exchanges(
-    client_id: bytes, sent: list[tuple[int, bytes, int, int]], received: list[int], completed: list[int]
-) -> list[bytes]:
+def _exchanges(sent: list[_Sent], received: list[int], completed: list[int]) -> list[ControlRecord]:
     """OUTBOUND_CHANGED of these exchanges, in one record if they fit."""
     if not (sent or received or completed):
         return []
     *ahead, last = _parts(sent, [len(row[1]) for row in sent]) or [[]]
-    frames = [control.OutboundChanged(few).frame(client_id) for few in ahead]
-    return [*frames, control.OutboundChanged(last, received, completed).frame(client_id)]
+    return [*map(control.OutboundChanged, ahead), control.OutboundChanged(last, received, completed)]
 
 
-def _retained(
-    sent: list[tuple[int, bytes, int, int]], pending: list[PendingRetained], finished: list[bytes], client_id: bytes
-) -> list[bytes]:
+def _retained(sent: list[_Sent], pending: list[PendingRetained], finished: list[bytes]) -> list[ControlRecord]:
     """RETAINED_SENT, in one record if it fits. The last exchanges are in one record with what is pending after them."""
     if not (sent or pending or finished):
         return []
@@ -209,11 +205,12 @@ def _retained(
     *ahead, last = _parts(rows, [0] * len(rows)) or [[]]
     first, *rest = _parts(pending, sizes) or [[]]
     over, *behind = _parts(finished, list(map(len, finished))) or [[]]
-    records = [control.RetainedSent(few) for few in ahead]
-    records.append(control.RetainedSent(last, first, over))
-    records += [control.RetainedSent(pending=few) for few in rest]
-    records += [control.RetainedSent(finished=few) for few in behind]
-    return [each.frame(client_id) for each in records]
+    return [
+        *[control.RetainedSent(few) for few in ahead],
+        control.RetainedSent(last, first, over),
+        *[control.RetainedSent(pending=few) for few in rest],
+        *[control.RetainedSent(finished=few) for few in behind],
+    ]
 
 
 def _parts(items: list[_Item], sizes: list[int]) -> list[list[_Item]]:

@@ -169,14 +169,19 @@ class SessionsView:
     def cursors_committed(self, client: bytes, event: CursorsCommitted) -> None:
         bucket = owned(_SUBSCRIPTIONS, client)
         for name, offset in event.offsets.items():
-            replayed = filter_of(name)
-            topic_filter = replayed or name
-            known = self._state.get(bucket, topic_filter)
-            if known is None:
-                continue
-            row = _Row.of(known)
-            moved = row.replayed(topic_filter, offset) if replayed else row.acknowledged(topic_filter, offset)
-            if moved != row:
+            topic_filter = name
+            known = self._state.get(bucket, name)
+            if known is not None:
+                row = _Row.of(known)
+                moved = row.acknowledged(name, offset)
+            else:
+                topic_filter = filter_of(name)
+                known = self._state.get(bucket, topic_filter) if topic_filter else None
+                if known is None:
+                    continue
+                row = _Row.of(known)
+                moved = row.replayed(topic_filter, offset)
+            if moved is not row:
                 self._state.put(bucket, topic_filter, moved.packed())
 
     def will_set(self, client: bytes, event: WillSet) -> None:
@@ -419,7 +424,7 @@ class _Row(NamedTuple):
         """The row with its cursor at `offset`, if that is further."""
         if offset <= self.offset:
             return self
-        is_done = not has_wildcard(topic_filter) and offset >= self.replay
+        is_done = 0 <= self.replay <= offset and not has_wildcard(topic_filter)
         return self._replace(offset=offset, replay=-1 if is_done else self.replay)._unmarked(topic_filter)
 
     def replayed(self, topic_filter: bytes, position: int) -> "_Row":
@@ -441,6 +446,6 @@ class _Row(NamedTuple):
 
     def _unmarked(self, topic_filter: bytes) -> "_Row":
         """The row without its mark if the cursor has passed that."""
-        if self.offset < self.sent_before or (self.replay >= 0 and has_wildcard(topic_filter)):
+        if self.sent_before < 0 or self.offset < self.sent_before or (self.replay >= 0 and has_wildcard(topic_filter)):
             return self
         return self._replace(sent_before=-1)
