@@ -112,9 +112,9 @@ class PublishHandler(FlowControl):
             if self.version == 5 and packet_id in session.inbound:
                 self._refuse(packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, PACKET_ID_IN_USE)
                 return
+            batch.add(packet, flags, 0, destination)
             batch.acks.append(puback(self.version, packet_id, ReasonCode.SUCCESS))
             batch.acknowledged += 1
-            batch.add(packet, flags, 0, destination)
             return
         if packet_id in session.inbound:
             # A duplicate (MQTT-4.3.3-10): confirmed now, or by the append that is still under way.
@@ -126,11 +126,11 @@ class PublishHandler(FlowControl):
         if batch.received is None:
             batch.received = []
         batch.received.append(packet_id)
-        batch.acks.append(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
         if session.durable:
             batch.add(packet, flags | FLAG_TRACK_ID, packet_id, destination)
         else:
             batch.add(packet, flags, 0, destination)
+        batch.acks.append(pubrec(self.version, packet_id, ReasonCode.SUCCESS))
 
     def append_batch(self, batch: "PublishBatch") -> None:
         """Append the messages of one read, and stop reading while too many bytes wait for the disk."""
@@ -232,7 +232,7 @@ class PublishBatch:
         self.received: list[int] | None = None  # QoS 2 packet ids
 
     def add(self, packet: Publish, flags: int, packet_id: int, destination: Destination | None) -> None:
-        """Frame a message.
+        """Frame a message. Its acknowledgement, if there is one, is the next in `acks`.
 
         packet_id: kept in the record; 0 unless the message is QoS 2 in a durable session. destination: of a topic
         that begins with $.
@@ -247,7 +247,7 @@ class PublishBatch:
             if destination.flags == FLAG_ADDRESSED and packet.qos:
                 if self.addressed is None:
                     self.addressed = []
-                self.addressed.append((len(self.frames), len(self.acks) - 1, packet.qos, packet.packet_id))
+                self.addressed.append((len(self.frames), len(self.acks), packet.qos, packet.packet_id))
         self.size += len(framed)
         self.frames.append(framed)
 

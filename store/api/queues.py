@@ -27,6 +27,11 @@ def partition_queue(parent: bytes, partition: int) -> bytes:
     return b"p" + parent + b"\0" + partition.to_bytes(2, "big")
 
 
+def message_queues(topic: bytes, partition: int) -> tuple[bytes, bytes]:
+    """Names of the two queues that each message enters: that of its topic, and the partition of its parent topic."""
+    return b"t" + topic, b"p" + topic.partition(b"/")[0] + b"\0" + partition.to_bytes(2, "big")
+
+
 def dead_letter_queue(group: bytes) -> bytes:
     """Name of the queue of the messages that a group gave up on."""
     return b"d" + group

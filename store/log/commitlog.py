@@ -16,7 +16,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Final
 
@@ -198,7 +198,7 @@ class CommitLog:
         appends, self._appends = list(self._appends), deque()
         self._waiting_bytes = self._eager = 0
         for pending in appends:
-            self._answer(pending, Appended(error=self._error))
+            self._answer(pending, self._error)
         self._check_idle()
 
     async def close(self) -> None:
@@ -276,7 +276,8 @@ class CommitLog:
         self._answer_all(flushed, None if error is None else self._error)
         if self._config.policy == "interval" and self._sync_timer is None and self._error is None:
             self._sync_timer = self._loop.call_later(self._config.interval_ms / 1000, self._sync)
-        self._check_idle()
+        if self._idle is not None:
+            self._check_idle()
 
     def _answer_all(self, flushed: Flushed, error: StoreError | None) -> None:
         positions = flushed.positions
@@ -284,19 +285,16 @@ class CommitLog:
         at = 0
         for pending in flushed.appends:
             count = len(pending.frames)
-            if error is not None:
-                answer = Appended(error=error)
-            elif count == len(positions):
-                answer = Appended(positions, store_time)
-            else:
-                answer = Appended(positions[at : at + count], store_time)
+            own = positions if count == len(positions) else positions[at : at + count]
             at += count
-            self._answer(pending, answer)
+            self._answer(pending, error, own, store_time)
 
-    def _answer(self, pending: PendingAppend, answer: Appended) -> None:
+    def _answer(
+        self, pending: PendingAppend, error: StoreError | None, positions: Sequence[int] = (), store_time: int = 0
+    ) -> None:
         self.pending_bytes -= pending.size
         try:
-            pending.done(answer)
+            pending.done(Appended(positions, store_time, error))
         except Exception:
             logger.exception("a commit callback failed")
 
@@ -306,7 +304,7 @@ class CommitLog:
         Nothing of the failed flush was written.
         """
         if len(appends) == 1:
-            self._answer(appends[0], Appended(error=error))
+            self._answer(appends[0], error)
         else:
             half = (len(appends) + 1) // 2
             appends, back = appends[:half], appends[half:]

@@ -7,11 +7,10 @@ queue increments its end and keeps the reference (`store.views.tails`). A checkp
 from collections.abc import Callable
 from typing import Final
 
-from matcher.names import parent_of
 from matcher.trie import Trie
 from record import crc32c
 from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
-from store.api import Commit, Moved, filter_queue, partition_queue, topic_queue
+from store.api import Commit, Moved, filter_queue, message_queues
 from store.views.tails import Tails, queue_digest
 
 _MESSAGE: Final = int(Kind.MESSAGE)
@@ -135,25 +134,42 @@ class Dispatcher:
 
     def _enter(self, commit: Commit, topics: list[bytes], refs: list[bytes]) -> None:
         offsets = commit.topic_offsets
-        if self._wanted and commit.filter_offsets is None:
-            commit.filter_offsets = [()] * len(offsets)
-        self._tails.enter_messages(topics, refs, offsets, self._learn)
         filter_offsets = commit.filter_offsets
-        if filter_offsets is not None:
-            for i in range(len(topics)):
-                filter_offsets.append(self._enter_filters(topics[i], refs[i]) if self._wanted else ())
+        if not self._wanted:
+            self._tails.enter_messages(topics, refs, offsets, self._learn)
+            if filter_offsets is not None:
+                filter_offsets += [()] * len(topics)
+            return
+        if filter_offsets is None:
+            filter_offsets = commit.filter_offsets = [()] * len(offsets)
+        matches = [self._filters_of(topic) for topic in topics]
+        self._tails.enter_messages(topics, refs, offsets, self._learn)
+        for i in range(len(topics)):
+            filters = matches[i]
+            if not filters:
+                filter_offsets.append(())
+                continue
+            entered: list[tuple[bytes, int]] = []
+            for name in filters:
+                digest = self._wanted[name]
+                offset: int = self._tails.enter(digest, refs[i])
+                if offset < 0:
+                    offset = self._enter_queue(filter_queue(name), digest, refs[i])
+                entered.append((name, offset))
+            filter_offsets.append(tuple(entered))
 
     def _learn(self, topic: bytes) -> None:
         """Add the ends of the topic's queue and of its partition to `tails`."""
-        digest = queue_digest(topic_queue(topic))
-        if self._tails.end(digest) < 0:
-            self._tails.learn(digest, self._topic_end(topic))
-        queue = partition_queue(parent_of(topic), crc32c(topic) % self._partitions)
+        queue, partition = message_queues(topic, crc32c(topic) % self._partitions)
         digest = queue_digest(queue)
         if self._tails.end(digest) < 0:
-            self._tails.learn(digest, self._cold_end(queue))
+            self._tails.learn(digest, self._topic_end(topic))
+        digest = queue_digest(partition)
+        if self._tails.end(digest) < 0:
+            self._tails.learn(digest, self._cold_end(partition))
 
-    def _enter_filters(self, topic: bytes, reference: bytes) -> tuple[tuple[bytes, int], ...]:
+    def _filters_of(self, topic: bytes) -> list[bytes]:
+        """The wanted filters that match a topic."""
         filters = self._matches.get(topic)
         if filters is None:
             if len(self._matches) >= _MAX_MATCHES:
@@ -161,17 +177,7 @@ class Dispatcher:
             filters = self._trie.match(topic)
             if len(topic) <= _MAX_REMEMBERED:
                 self._matches[topic] = filters
-        if not filters:
-            return ()
-        if len(filters) == 1:
-            name = filters[0]
-            return ((name, self._enter_filter(name, reference)),)
-        return tuple([(name, self._enter_filter(name, reference)) for name in filters])
-
-    def _enter_filter(self, name: bytes, reference: bytes) -> int:
-        digest = self._wanted[name]
-        offset: int = self._tails.enter(digest, reference)
-        return offset if offset >= 0 else self._enter_queue(filter_queue(name), digest, reference)
+        return filters
 
     def _enter_queue(self, queue: bytes, digest: bytes, reference: bytes) -> int:
         offset = self._tails.enter(digest, reference)

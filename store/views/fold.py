@@ -119,8 +119,8 @@ class Views:
         if generation != self._index.newest:
             self.checkpoint(self.position)
             self._index.newest = generation
-        commit = Commit(batch.data, batch.position, batch.store_time)
         starts, kinds, flags, topics, refs, keyed = record.scan(batch.data)
+        commit = Commit(batch.data, batch.position, batch.store_time)
         if Kind.MESSAGE in kinds:
             self._dispatcher.fold(commit, starts, kinds, flags, topics, refs)
         else:

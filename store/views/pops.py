@@ -33,14 +33,9 @@ class Pops:
         self._queues: dict[Key, QueueLeases] = {}  # the least recently changed ones first
         self._names: dict[bytes, dict[bytes, None]] = {}  # queues in memory, by group
         self._changed: dict[Key, QueueLeases] = {}  # since the last checkpoint
-        self._changed_blocks = 0
+        self.changed = 0  # rows that a checkpoint has to write
         self._blocks = 0  # in memory
         self._count: int | None = None  # of groups, after the first call of `groups`
-
-    @property
-    def changed(self) -> int:
-        """The number of rows that a checkpoint has to write."""
-        return len(self._changed) + self._changed_blocks
 
     @property
     def size(self) -> int:
@@ -150,13 +145,13 @@ class Pops:
         for leases in self._changed.values():
             self._write_leases(leases)
         self._changed = {}
-        self._changed_blocks = 0
+        self.changed = 0
 
     def _write_group(self, group: bytes) -> None:
         for queue in self._names.get(group, ()):
             leases = self._changed.pop((group, queue), None)
             if leases is not None:
-                self._changed_blocks -= len(leases.changed)
+                self.changed -= 1 + len(leases.changed)
                 self._write_leases(leases)
 
     def _write_leases(self, leases: QueueLeases) -> None:
@@ -227,13 +222,14 @@ class Pops:
         """Prepare the counts for a change. Call `_end_change` after the change."""
         if not leases.is_changed:
             leases.is_changed = True
+            self.changed += 1
             key = (leases.group, leases.queue)
             self._changed[key] = leases
             self._queues[key] = self._queues.pop(key)
         self._blocks -= len(leases.blocks)
-        self._changed_blocks -= len(leases.changed)
+        self.changed -= len(leases.changed)
 
     def _end_change(self, all_leases: Iterable[QueueLeases]) -> None:
         for leases in all_leases:
             self._blocks += len(leases.blocks)
-            self._changed_blocks += len(leases.changed)
+            self.changed += len(leases.changed)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from matcher.names import parent_of
-from store.api import partition_queue, topic_queue
+from store.api import message_queues
 
 _REFERENCE = 24  # bytes
 _TAG = slice(12, 16)  # of a reference
@@ -91,8 +90,7 @@ class PlainTails:
             if len(reference) != _REFERENCE:
                 raise ValueError("a reference has 24 bytes")
             partition = int.from_bytes(reference[_TAG], "little") % self._partitions
-            queue = plain_queue_digest(topic_queue(topic))
-            parted = plain_queue_digest(partition_queue(parent_of(topic), partition))
+            queue, parted = map(plain_queue_digest, message_queues(topic, partition))
             if not self._is_known(queue) or not self._is_known(parted):
                 unknown(topic)
                 if not self._is_known(queue) or not self._is_known(parted):
