@@ -84,6 +84,8 @@ class MqttConfig:
     max_sessions: int = 2_000_000  # durable sessions, which outlive their connections
     max_topic_length: int = MAX_LENGTH  # bytes of a topic or filter
     max_topic_levels: int = MAX_LEVELS  # levels of a topic or filter
+    max_user_properties: int = 256  # of a packet or a will; also of a message that a cloud service sends
+    max_filters: int = 1024  # of one SUBSCRIBE or UNSUBSCRIBE
     max_uncommitted: int = 1024 * 1024  # bytes of a connection that may wait for the disk before its socket is not read
     max_session_expiry: int = 0xFFFF_FFFF  # seconds; 0xFFFFFFFF: a session may never expire
     connect_timeout: int = 10  # seconds for CONNECT to come
@@ -337,6 +339,8 @@ def _check(config: Config) -> None:
     between("mqtt.max_topic_length", mqtt.max_topic_length, 1, MAX_LENGTH)
     between("mqtt.max_topic_levels", mqtt.max_topic_levels, 1, MAX_LEVELS)
     between("mqtt.max_subscriptions", mqtt.max_subscriptions, 1, 1_000_000)
+    between("mqtt.max_user_properties", mqtt.max_user_properties, 0, 1_000_000)
+    between("mqtt.max_filters", mqtt.max_filters, 1, 1_000_000)
     between("mqtt.max_shared_groups", mqtt.max_shared_groups, 0, 1_000_000)
     between("mqtt.max_shared_in_flight", mqtt.max_shared_in_flight, 1, 32_768)
     between("mqtt.shared_ack_timeout", mqtt.shared_ack_timeout, 1, 86_400)

@@ -116,6 +116,8 @@ class MqttFront:
             config.topic_alias_maximum,
             config.max_topic_length,
             config.max_topic_levels,
+            config.max_user_properties,
+            config.max_filters,
         )
         connection = Connection(
             self._flusher,

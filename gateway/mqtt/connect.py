@@ -13,6 +13,7 @@ from gateway.mqtt.packets import MQTT_5, MQTT_311, Connect, PacketType, Will
 from gateway.mqtt.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
+    MAX_USER_PROPERTIES,
     MAXIMUM_PACKET_SIZE,
     RECEIVE_MAXIMUM,
     REQUEST_PROBLEM_INFORMATION,
@@ -43,20 +44,23 @@ def read_protocol_level(reader: Reader) -> int:
     return level
 
 
-def read_connect(reader: Reader, version: int) -> Connect:
-    """What follows the protocol level. Raises `ProtocolError`."""
+def read_connect(reader: Reader, version: int, max_user: int = MAX_USER_PROPERTIES) -> Connect:
+    """What follows the protocol level. Raises `ProtocolError`.
+
+    max_user: user properties of the packet, and of its will.
+    """
     flags = reader.u8()
     _check_flags(flags, version)
     keep_alive = reader.u16()
     clean_start = flags & _CLEAN_START != 0
     connect = Connect(version, b"", clean_start, keep_alive)
     if version == MQTT_5:
-        _read_connect_properties(reader, connect)
+        _read_connect_properties(reader, connect, max_user)
     connect.client_id = reader.text()
     if not connect.client_id and version == MQTT_311 and not clean_start:
         raise ClientIdentifierNotValid("a session that is kept needs a client id (3.1.1: MQTT-3.1.3-8)")
     if flags & _WILL:
-        connect.will = _read_will(reader, flags, version)
+        connect.will = _read_will(reader, flags, version, max_user)
     if flags & _USERNAME:
         connect.username = reader.text()
     if flags & _PASSWORD:
@@ -76,8 +80,8 @@ def _check_flags(flags: int, version: int) -> None:
         raise MalformedPacket("a password without a user name (3.1.1: MQTT-3.1.2-22)")
 
 
-def _read_connect_properties(reader: Reader, connect: Connect) -> None:
-    properties = read_properties(reader, PacketType.CONNECT.value)
+def _read_connect_properties(reader: Reader, connect: Connect, max_user: int) -> None:
+    properties = read_properties(reader, PacketType.CONNECT.value, max_user)
     connect.session_expiry_interval = properties.number(SESSION_EXPIRY, 0)
     connect.receive_maximum = properties.number(RECEIVE_MAXIMUM, 0xFFFF)
     connect.maximum_packet_size = properties.number(MAXIMUM_PACKET_SIZE, 0)
@@ -89,8 +93,8 @@ def _read_connect_properties(reader: Reader, connect: Connect) -> None:
     connect.user_properties = properties.user
 
 
-def _read_will(reader: Reader, flags: int, version: int) -> Will:
-    block, delay, is_text = read_will_properties(reader) if version == MQTT_5 else (b"", 0, False)
+def _read_will(reader: Reader, flags: int, version: int, max_user: int) -> Will:
+    block, delay, is_text = read_will_properties(reader, max_user) if version == MQTT_5 else (b"", 0, False)
     topic = reader.text()
     if not is_valid_topic(topic):
         raise TopicNameInvalid("the will's topic is not a topic name (section 3.1.3.3)")

@@ -42,21 +42,23 @@ from gateway.mqtt.packets import (
 from gateway.mqtt.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
+    MAX_USER_PROPERTIES,
     SESSION_EXPIRY,
     read_properties,
     read_publish_block,
 )
 from gateway.mqtt.reader import Reader, check_text
 from gateway.mqtt.reasons import BY_CODE, ReasonCode
-from gateway.mqtt.subscribe import read_packet_id, read_subscribe, read_unsubscribe
+from gateway.mqtt.subscribe import MAX_FILTERS, read_packet_id, read_subscribe, read_unsubscribe
 from matcher.names import MAX_LENGTH, MAX_LEVELS, is_valid_topic
 
 DEFAULT_MAX_PACKET_SIZE: Final = 1 << 20  # bytes
 MAX_CONNECT_SIZE: Final = 512 << 10  # bytes: five fields of 64 KiB and properties. Nobody is known yet.
 
 # What one `feed` returns at the most, so that who sends a great many small packets does not keep the others waiting:
-# a message, a ping and a bare acknowledgement weigh 1, what takes longer to serve weighs more.
+# a message, a ping, a bare acknowledgement and a user property that is read weigh 1, what takes longer weighs more.
 _MAX_WEIGHT: Final = 4096
+_BLOCK_BYTES: Final = 256  # of properties that are read, for each of which a message weighs 1 more
 _OTHER_WEIGHT: Final = 128
 _OTHER_BYTES: Final = 2  # for each of which it weighs 1 more
 
@@ -91,7 +93,9 @@ class _Cache:
     def __init__(self) -> None:
         self.topics: dict[bytes, bytes] = {}  # a topic to itself
         self.topics_cost: i64 = 0
-        self.blocks: dict[bytes, tuple[bytes, int, bool]] = {}  # a PUBLISH's block to what `read_publish_block` says
+        self.blocks: dict[
+            bytes, tuple[bytes, int, bool, int]
+        ] = {}  # a PUBLISH's block to what `read_publish_block` says
         self.blocks_cost: i64 = 0
 
     def add_topic(self, raw: bytes) -> bytes:
@@ -105,8 +109,8 @@ class _Cache:
         self.topics[raw] = raw
         return raw
 
-    def add_block(self, raw: bytes) -> tuple[bytes, int, bool]:
-        read = read_publish_block(raw)
+    def add_block(self, raw: bytes, max_user: int) -> tuple[bytes, int, bool, int]:
+        read = read_publish_block(raw, max_user)
         if len(raw) <= _CACHED_BLOCK:
             self.blocks_cost += 2 * len(raw) + _CACHE_OVERHEAD
             if self.blocks_cost > _CACHE_LIMIT:
@@ -133,9 +137,11 @@ class Decoder:
         "_heavy",
         "_keeps_session",
         "_limit",
+        "_max_filters",
         "_max_packet_size",
         "_max_topic_length",
         "_max_topic_levels",
+        "_max_user_properties",
         "_method",
         "_needed",
         "_pending",
@@ -156,8 +162,11 @@ class Decoder:
         topic_alias_maximum: int = 0,
         max_topic_length: int = MAX_LENGTH,
         max_topic_levels: int = MAX_LEVELS,
+        max_user_properties: int = MAX_USER_PROPERTIES,
+        max_filters: int = MAX_FILTERS,
     ) -> None:
-        """The first three limits are what the server says in CONNACK; packet sizes include the fixed header."""
+        """The first three limits are what the server says in CONNACK; packet sizes include the fixed header. The last
+        two are limits of one packet."""
         self.error: ProtocolError | None = None  # what ended the stream: nothing is parsed after it
         self.has_more = False  # `feed` has stopped before the end: `feed(b"")` goes on
         self.version = 0  # MQTT_311 or MQTT_5
@@ -167,6 +176,8 @@ class Decoder:
         self._max_packet_size: i64 = max_packet_size
         self._max_topic_length: i64 = max_topic_length  # bytes
         self._max_topic_levels: i64 = max_topic_levels
+        self._max_user_properties = max_user_properties
+        self._max_filters = max_filters
         self._limit: i64 = min(max_packet_size, MAX_CONNECT_SIZE)  # bytes of the next packet
         self._connected = False  # CONNECT came
         self._keeps_session = False  # its session outlives the connection
@@ -292,7 +303,7 @@ class Decoder:
                 at += 1
             else:
                 reader = Reader(data, at, stop)
-                block, alias, is_text = self._block(reader)
+                block, alias, is_text, _ = self._block(reader)
                 at = reader.at
         topic = self._topic(raw, alias) if alias or not raw else self._topics.get(raw)
         if topic is None:
@@ -307,17 +318,18 @@ class Decoder:
             text = f"more than {self.receive_maximum} messages in flight (MQTT-3.3.4-7)"
             raise ReceiveMaximumExceeded(text, self.receive_maximum)
 
-    def _block(self, reader: Reader) -> tuple[bytes, int, bool]:
-        """What is forwarded of a PUBLISH's properties, its topic alias or 0, and whether its payload is UTF-8."""
+    def _block(self, reader: Reader) -> tuple[bytes, int, bool, int]:
+        """What `read_publish_block` says of a PUBLISH's properties."""
         length: i64 = reader.varint()
         if length > reader.stop - reader.at:
             raise MalformedPacket("the properties end beyond their packet")
         raw = reader.data[reader.at : reader.at + length]
         reader.at += length
-        if length > _CACHED_BLOCK:  # it is read each time: thousands of user properties may be in it
-            self._heavy = length // _OTHER_BYTES
         read = self._blocks.get(raw)
-        return _cache.add_block(raw) if read is None else read
+        if read is None:
+            read = _cache.add_block(raw, self._max_user_properties)
+            self._heavy = read[3] + length // _BLOCK_BYTES
+        return read
 
     def _topic(self, raw: bytes, alias: i64) -> bytes:
         """The topic of a PUBLISH with an alias, or without a name (section 3.3.2.3.4)."""
@@ -343,11 +355,11 @@ class Decoder:
         if kind == PacketType.CONNECT.value:
             return self._read_connect(reader)
         if PacketType.PUBACK.value <= kind <= PacketType.PUBCOMP.value:
-            return _read_ack(reader, first, self.version)
+            return _read_ack(reader, first, self.version, self._max_user_properties)
         if kind == PacketType.SUBSCRIBE.value:
-            return read_subscribe(reader, self.version)
+            return read_subscribe(reader, self.version, self._max_user_properties, self._max_filters)
         if kind == PacketType.UNSUBSCRIBE.value:
-            return read_unsubscribe(reader, self.version)
+            return read_unsubscribe(reader, self.version, self._max_user_properties, self._max_filters)
         if kind == PacketType.PINGREQ.value:
             raise MalformedPacket("PINGREQ has no content (section 3.12.1)")
         if kind == PacketType.DISCONNECT.value:
@@ -365,7 +377,7 @@ class Decoder:
         self.version = MQTT_311 if level < MQTT_5 else MQTT_5
         if level != self.version:
             raise UnsupportedProtocolVersion(f"protocol level {level} (MQTT-3.1.2-2)")
-        connect = read_connect(reader, level)
+        connect = read_connect(reader, level, self._max_user_properties)
         self._connected = True
         self._keeps_session = connect.session_expiry_interval != 0
         self._method = connect.authentication_method
@@ -378,7 +390,8 @@ class Decoder:
         if self.version == MQTT_5 and not reader.is_at_end():
             disconnect.reason = _reason(reader, _DISCONNECT_REASONS)
             if not reader.is_at_end():
-                expiry = read_properties(reader, PacketType.DISCONNECT.value).numbers.get(SESSION_EXPIRY)
+                properties = read_properties(reader, PacketType.DISCONNECT.value, self._max_user_properties)
+                expiry = properties.numbers.get(SESSION_EXPIRY)
                 if expiry and not self._keeps_session:
                     raise ProtocolError("a session expiry that CONNECT did not have (section 3.14.2.2.2)")
                 disconnect.session_expiry_interval = expiry
@@ -388,7 +401,7 @@ class Decoder:
 
     def _read_auth(self, reader: Reader) -> Auth:
         reason = _reason(reader, _AUTH_REASONS)
-        properties = read_properties(reader, PacketType.AUTH.value)
+        properties = read_properties(reader, PacketType.AUTH.value, self._max_user_properties)
         reader.expect_end()
         method = properties.text(AUTHENTICATION_METHOD)
         if method is None or method != self._method:
@@ -396,13 +409,13 @@ class Decoder:
         return Auth(reason, method, properties.text(AUTHENTICATION_DATA))
 
 
-def _read_ack(reader: Reader, first: i64, version: int) -> Ack:
+def _read_ack(reader: Reader, first: i64, version: int, max_user: int) -> Ack:
     packet_id = read_packet_id(reader)
     reason = ReasonCode.SUCCESS
     if version == MQTT_5 and not reader.is_at_end():
         reason = _reason(reader, _ACK_REASONS if first in (_PUBACK, _PUBREC) else _RELEASE_REASONS)
         if not reader.is_at_end():
-            read_properties(reader, int(first >> 4))
+            read_properties(reader, int(first >> 4), max_user)
     reader.expect_end()
     return _ack(first, packet_id, reason)
 

@@ -8,10 +8,13 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from gateway.mqtt.errors import MalformedPacket, ProtocolError, TopicAliasInvalid, TopicNameInvalid
+from gateway.mqtt.errors import MalformedPacket, ProtocolError, QuotaExceeded, TopicAliasInvalid, TopicNameInvalid
 from gateway.mqtt.packets import PacketType
 from gateway.mqtt.reader import Reader
 from matcher.names import is_valid_topic
+
+MAX_USER_PROPERTIES: Final = 256  # of a packet or a will, unless the caller allows another number
+_UNLIMITED: Final = 1 << 30  # for what is in the log, or was counted before
 
 PAYLOAD_FORMAT: Final = 0x01
 MESSAGE_EXPIRY: Final = 0x02
@@ -120,12 +123,13 @@ _NOT_ZERO: Final = frozenset((RECEIVE_MAXIMUM, MAXIMUM_PACKET_SIZE, SUBSCRIPTION
 class Properties:
     """The properties of one packet, by identifier."""
 
-    __slots__ = ("numbers", "texts", "user")
+    __slots__ = ("numbers", "texts", "user", "user_count")
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}
         self.texts: dict[int, bytes] = {}  # texts and binary data
-        self.user: list[tuple[bytes, bytes]] = []
+        self.user: list[tuple[bytes, bytes]] = []  # unless they are only checked
+        self.user_count: int = 0
 
     def number(self, identifier: int, default: int) -> int:
         return self.numbers.get(identifier, default)
@@ -163,10 +167,11 @@ class MessageProperties:
         self.is_text = is_text  # payload format indicator: the payload is UTF-8
 
 
-def read_properties(reader: Reader, packet_type: int) -> Properties:
+def read_properties(reader: Reader, packet_type: int, max_user: int = MAX_USER_PROPERTIES) -> Properties:
     """Read the length and the block of a packet that a client sent, and check it.
 
-    Raises `MalformedPacket` for what can not be read, `ProtocolError` for what may not be there (MQTT-2.2.2).
+    Raises `MalformedPacket` for what can not be read, `ProtocolError` for what may not be there (MQTT-2.2.2), and
+    `QuotaExceeded` at the first user property beyond `max_user`, without reading on.
     """
     length: i64 = reader.varint()
     if length > reader.stop - reader.at:
@@ -174,34 +179,35 @@ def read_properties(reader: Reader, packet_type: int) -> Properties:
     stop = reader.at + length
     block = Reader(reader.data, reader.at, stop)
     reader.at = stop
-    return _read_block(block, _ALLOWED[packet_type], keep_user=True)
+    return _read_block(block, _ALLOWED[packet_type], True, max_user)
 
 
-def read_will_properties(reader: Reader) -> tuple[bytes, int, bool]:
+def read_will_properties(reader: Reader, max_user: int = MAX_USER_PROPERTIES) -> tuple[bytes, int, bool]:
     """The message block of a will, its delay in seconds, and whether its payload says that it is UTF-8."""
     length: i64 = reader.varint()
     if length > reader.stop - reader.at:
         raise MalformedPacket("the properties of the will end beyond their packet")
     block = reader.data[reader.at : reader.at + length]
     reader.at += length
-    properties = _read_block(Reader(block, 0, length), _ALLOWED[_WILL], keep_user=False)
+    properties = _read_block(Reader(block, 0, length), _ALLOWED[_WILL], False, max_user)
     is_text = properties.number(PAYLOAD_FORMAT, 0) == 1
     return _without(block, WILL_DELAY), properties.number(WILL_DELAY, 0), is_text
 
 
-def read_publish_block(block: bytes) -> tuple[bytes, int, bool]:
+def read_publish_block(block: bytes, max_user: int = MAX_USER_PROPERTIES) -> tuple[bytes, int, bool, int]:
     """Check the block of a client's PUBLISH.
 
-    Returns what is forwarded of it, the topic alias or 0, and whether the payload says that it is UTF-8.
+    Returns what is forwarded of it, the topic alias or 0, whether the payload says that it is UTF-8, and the number of
+    user properties.
     """
-    properties = _read_block(Reader(block, 0, len(block)), _PUBLISH, keep_user=False)
+    properties = _read_block(Reader(block, 0, len(block)), _PUBLISH, False, max_user)
     alias = properties.numbers.get(TOPIC_ALIAS)
     is_text = properties.number(PAYLOAD_FORMAT, 0) == 1
     if alias is None:
-        return block, 0, is_text
+        return block, 0, is_text, properties.user_count
     if alias == 0:
         raise TopicAliasInvalid("a topic alias of 0 (MQTT-3.3.2-8)")
-    return _without(block, TOPIC_ALIAS), alias, is_text
+    return _without(block, TOPIC_ALIAS), alias, is_text, properties.user_count
 
 
 def message_expiry(block: bytes) -> int | None:
@@ -234,15 +240,15 @@ def build_message_block(message: MessageProperties) -> bytes:
         parts.append(user_property(name.encode(), value.encode()))
     block = b"".join(parts)
     try:
-        _read_block(Reader(block, 0, len(block)), FORWARDED, keep_user=False)
+        _read_block(Reader(block, 0, len(block)), FORWARDED, False, _UNLIMITED)
     except ProtocolError as error:
         raise ValueError(str(error)) from error
     return block
 
 
-def read_message_block(block: bytes) -> MessageProperties:
-    """The values of a message's block. Raises `ProtocolError` if it is none."""
-    properties = _read_block(Reader(block, 0, len(block)), FORWARDED, keep_user=True)
+def read_message_block(block: bytes, max_user: int = _UNLIMITED) -> MessageProperties:
+    """The values of a message's block. Raises `ProtocolError` if it is none or has too many user properties."""
+    properties = _read_block(Reader(block, 0, len(block)), FORWARDED, True, max_user)
     content_type = properties.text(CONTENT_TYPE)
     return MessageProperties(
         content_type=None if content_type is None else content_type.decode(),
@@ -295,7 +301,7 @@ def prefixed(value: bytes) -> bytes:
     return len(value).to_bytes(2, "big") + value
 
 
-def _read_block(reader: Reader, allowed: frozenset[int], keep_user: bool) -> Properties:
+def _read_block(reader: Reader, allowed: frozenset[int], keep_user: bool, max_user: int) -> Properties:
     properties = Properties()
     while not reader.is_at_end():
         identifier = reader.u8()
@@ -305,6 +311,9 @@ def _read_block(reader: Reader, allowed: frozenset[int], keep_user: bool) -> Pro
             raise MalformedPacket(f"there is no property {identifier:#04x} (MQTT-2.2.2)")
         kind = _TYPES[identifier]
         if kind == _PAIR:
+            properties.user_count += 1
+            if properties.user_count > max_user:
+                raise QuotaExceeded(f"more than {max_user} user properties in one packet", max_user)
             name, value = reader.text(), reader.text()
             if keep_user:
                 properties.user.append((name, value))

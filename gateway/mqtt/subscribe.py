@@ -4,11 +4,11 @@ from typing import Final
 
 from gateway.mqtt.errors import MalformedPacket, ProtocolError, QuotaExceeded, TopicFilterInvalid
 from gateway.mqtt.packets import MQTT_5, PacketType, Subscribe, SubscriptionRequest, Unsubscribe
-from gateway.mqtt.properties import SUBSCRIPTION_IDENTIFIER, read_properties
+from gateway.mqtt.properties import MAX_USER_PROPERTIES, SUBSCRIPTION_IDENTIFIER, read_properties
 from gateway.mqtt.reader import Reader
 from matcher.names import is_valid_filter, split_shared
 
-MAX_FILTERS: Final = 8192  # in one packet: bounds what its objects cost beyond its bytes
+MAX_FILTERS: Final = 1024  # of a packet, unless the caller allows another number
 
 _QOS: Final = 0x03  # subscription options
 _NO_LOCAL: Final = 0x04
@@ -26,18 +26,20 @@ def read_packet_id(reader: Reader) -> int:
     return packet_id
 
 
-def read_subscribe(reader: Reader, version: int) -> Subscribe:
+def read_subscribe(
+    reader: Reader, version: int, max_user: int = MAX_USER_PROPERTIES, max_filters: int = MAX_FILTERS
+) -> Subscribe:
     """SUBSCRIBE behind its fixed header. Raises `ProtocolError`."""
     packet_id = read_packet_id(reader)
     identifier = 0
     user: list[tuple[bytes, bytes]] = []
     if version == MQTT_5:
-        properties = read_properties(reader, PacketType.SUBSCRIBE.value)
+        properties = read_properties(reader, PacketType.SUBSCRIBE.value, max_user)
         identifier = properties.number(SUBSCRIPTION_IDENTIFIER, 0)
         user = properties.user
     requests: list[SubscriptionRequest] = []
     while not reader.is_at_end():
-        _check_count(len(requests))
+        _check_count(len(requests), max_filters)
         topic_filter = _read_filter(reader)
         requests.append(_request(topic_filter, reader.u8(), version))
     if not requests:
@@ -45,14 +47,16 @@ def read_subscribe(reader: Reader, version: int) -> Subscribe:
     return Subscribe(packet_id, requests, identifier, user)
 
 
-def read_unsubscribe(reader: Reader, version: int) -> Unsubscribe:
+def read_unsubscribe(
+    reader: Reader, version: int, max_user: int = MAX_USER_PROPERTIES, max_filters: int = MAX_FILTERS
+) -> Unsubscribe:
     """UNSUBSCRIBE behind its fixed header. Raises `ProtocolError`."""
     packet_id = read_packet_id(reader)
     if version == MQTT_5:
-        read_properties(reader, PacketType.UNSUBSCRIBE.value)
+        read_properties(reader, PacketType.UNSUBSCRIBE.value, max_user)
     topic_filters: list[bytes] = []
     while not reader.is_at_end():
-        _check_count(len(topic_filters))
+        _check_count(len(topic_filters), max_filters)
         topic_filters.append(_read_filter(reader))
     if not topic_filters:
         raise ProtocolError("UNSUBSCRIBE without a filter (MQTT-3.10.3-2)")
@@ -81,6 +85,6 @@ def _request(topic_filter: bytes, options: int, version: int) -> SubscriptionReq
     return SubscriptionRequest(topic_filter, qos, no_local, options & _RETAIN_AS_PUBLISHED != 0, retain_handling)
 
 
-def _check_count(count: int) -> None:
-    if count == MAX_FILTERS:
-        raise QuotaExceeded(f"more than {MAX_FILTERS} filters in one packet", MAX_FILTERS)
+def _check_count(count: int, limit: int) -> None:
+    if count == limit:
+        raise QuotaExceeded(f"more than {limit} filters in one packet", limit)

@@ -10,6 +10,7 @@ from gateway.http.metrics import Figures
 from gateway.net.admission import Admission
 from gateway.net.proxy_protocol import address_text
 from gateway.node.rpc_server import RpcServer
+from gateway.rpc.limits import RpcLimits
 from store.api import Store
 from store.config import StoreConfig
 
@@ -24,7 +25,8 @@ def make_authority(store: Store, config: Config) -> Authority:
 def make_rpc(store: Store, authority: Authority, config: Config, settings: StoreConfig) -> RpcServer:
     """Make the gRPC front. settings: of the store."""
     groups = config.grpc.fifo_groups
-    return RpcServer(store, authority, settings=settings, fifo_groups=groups, config=config.grpc)
+    limits = RpcLimits(max_user_properties=config.mqtt.max_user_properties)
+    return RpcServer(store, authority, limits, settings=settings, fifo_groups=groups, config=config.grpc)
 
 
 def make_http(

@@ -18,6 +18,7 @@ from gateway.mqtt.properties import MessageProperties, build_message_block, read
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receipts import handle_of
 from gateway.rocketmq.status import RocketError
+from gateway.rpc.limits import RpcLimits
 from matcher.names import is_valid_topic, parent_of
 from matcher.selector import TAG, is_tag
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, MAX_KEY, MAX_KEYS, Kind
@@ -57,7 +58,7 @@ class Outgoing:
 
     __slots__ = ("due_ms", "frame", "is_half", "message_id", "topic")
 
-    def __init__(self, message: pb.Message, parent: bytes, client_id: str, now_ms: int, max_body: int) -> None:
+    def __init__(self, message: pb.Message, parent: bytes, client_id: str, now_ms: int, limits: RpcLimits) -> None:
         """Raises `RocketError` for an invalid message."""
         system = message.system_properties
         if system.message_type not in _TYPES or system.HasField("lite_topic") or system.HasField("priority"):
@@ -67,6 +68,9 @@ class Outgoing:
         self.message_id = system.message_id
         if not 0 < len(self.message_id) <= MAX_KEY:
             raise RocketError(pb.ILLEGAL_MESSAGE_ID, f"a message id has 1 to {MAX_KEY} characters")
+        if len(message.user_properties) > limits.max_user_properties:
+            most = limits.max_user_properties
+            raise RocketError(pb.MESSAGE_PROPERTIES_TOO_LARGE, f"a message has up to {most} user properties")
         user = dict(message.user_properties)
         topic = user.pop(MQTT_TOPIC, "").encode() or parent
         if not is_valid_topic(topic) or parent_of(topic) != parent:
@@ -82,7 +86,7 @@ class Outgoing:
             flags |= FLAG_HALF
         try:
             block = build_message_block(_mqtt_properties(user, system))
-            body = _body(message, max_body)
+            body = _body(message, limits.max_message_bytes)
             self.frame = record.frame(int(Kind.MESSAGE), flags, 0, topic, client_id.encode(), block, body, self.due_ms)
         except ValueError as error:
             raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from error

@@ -31,7 +31,7 @@ class SendCalls:
         outgoing: list[Outgoing] = []
         for message in request.messages:
             parent = parent_of_topic(message.topic)
-            outgoing.append(Outgoing(message, parent, client_key.client_id, now_ms, self._limits.max_message_bytes))
+            outgoing.append(Outgoing(message, parent, client_key.client_id, now_ms, self._limits))
             require_publishing(outgoing[-1].topic)
             if outgoing[-1].is_half:
                 self._clients.remember_topic(client_key, parent)

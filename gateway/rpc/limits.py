@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 
+from gateway.mqtt.properties import MAX_USER_PROPERTIES
+
 
 @dataclass(slots=True, frozen=True)
 class RpcLimits:
@@ -10,6 +12,7 @@ class RpcLimits:
     max_request_bytes: int = 16 << 20  # one gRPC message from a client
     max_request_records: int = 16_384  # in one Produce request
     max_message_bytes: int = 8 << 20  # one record's frame in Produce
+    max_user_properties: int = MAX_USER_PROPERTIES  # of one message
     max_unacknowledged_requests: int = 64  # per Produce stream; beyond it the stream is not read
     max_unacknowledged_bytes: int = 32 << 20
     max_fetch_records: int = 16_384  # per Pull or Receive
@@ -27,5 +30,5 @@ class RpcLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) <= 0:
+            if getattr(self, field.name) <= 0 and field.name != "max_user_properties":
                 raise ValueError(f"{field.name} must be positive")

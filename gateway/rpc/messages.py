@@ -23,12 +23,13 @@ _CACHED: Final = 4_096  # valid topics and property blocks; a full cache is clea
 class MessageCheck:
     """Checks records of requests. It caches valid topics and property blocks, since services repeat a few of them."""
 
-    __slots__ = ("_blocks", "_max_bytes", "_may_hold", "_names")
+    __slots__ = ("_blocks", "_max_bytes", "_max_user", "_may_hold", "_names")
 
     def __init__(self, limits: RpcLimits, may_hold: Callable[[], bool]) -> None:
         """may_hold: whether the store may hold one more message."""
         self._may_hold = may_hold
         self._max_bytes = limits.max_message_bytes
+        self._max_user = limits.max_user_properties
         self._names: set[bytes] = set()
         self._blocks: set[bytes] = {b""}
 
@@ -63,7 +64,7 @@ class MessageCheck:
         if topic not in self._names and not self._learn_topic(topic):
             return f"{topic[:100]!r} is not a topic name that may be published to"
         if properties not in self._blocks and not self._learn_block(properties):
-            return "the properties are not valid for an MQTT 5 PUBLISH"
+            return f"the properties are not valid for an MQTT 5 PUBLISH with up to {self._max_user} user properties"
         if publisher and not _is_utf8(publisher):
             return "the publisher is not UTF-8"
         return None
@@ -81,7 +82,7 @@ class MessageCheck:
 
     def _learn_block(self, block: bytes) -> bool:
         try:
-            read_message_block(block)
+            read_message_block(block, self._max_user)
         except ProtocolError:
             return False
         _remember(self._blocks, block)

@@ -332,16 +332,24 @@ def test_connect_has_a_limit_of_its_own() -> None:
     assert decoder.error.reason == ReasonCode.PACKET_TOO_LARGE
 
 
-def test_what_has_thousands_of_properties_comes_one_by_one() -> None:
-    """Others have their turn between them; and all of it comes."""
-    decoder = Decoder()
-    decoder.feed(wire.CONNECT_5)
-    heavy = wire.publish(5, b"t", b"x", properties=b"\x26\0\0\0\0" * 3000)
-    light = wire.publish(5, b"t", b"y", properties=wire.pair(b"a", b"b"))
-    assert len(decoder.feed(light * 100)) == 100
-    assert not decoder.has_more
-    counts = [len(decoder.feed(heavy * 3 + light * 2))]
+def test_user_properties_are_work_of_a_turn() -> None:
+    """However short the packets are; and those that are known already are not read again."""
+    decoder = connected(5)
+    each = 90
+    blocks = [wire.pair(b"", b"%03d" % n) + wire.pair(b"", b"") * (each - 1) for n in range(500)]
+    data = b"".join([wire.publish(5, b"t", properties=block) for block in blocks])
+    counts = [len(decoder.feed(data))]
     while decoder.has_more:
         counts.append(len(decoder.feed(b"")))
-    assert counts == [1, 1, 1, 2]
-    assert decoder.error is None
+    assert sum(counts) == len(blocks)
+    assert max(counts) * each <= 2 * 4096
+    assert len(decoder.feed(data)) == len(blocks)
+
+
+def test_as_many_user_properties_as_allowed() -> None:
+    decoder = connected(5, max_user_properties=300, max_filters=2000)
+    assert len(decoder.feed(wire.publish(5, b"t", properties=wire.pair(b"a", b"b") * 300))) == 1
+    assert len(decoder.feed(wire.subscribe(5, 1, *[(b"a", 0)] * 2000))) == 1
+    assert decoder.feed(wire.publish(5, b"t", properties=wire.pair(b"a", b"b") * 301)) == []
+    assert decoder.error is not None
+    assert (decoder.error.reason, decoder.error.limit) == (ReasonCode.QUOTA_EXCEEDED, 300)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.packets import Packet
+from gateway.mqtt.properties import MAX_USER_PROPERTIES
 from gateway.mqtt.subscribe import MAX_FILTERS
 from tests.gateway.mqtt import wire
 
@@ -35,6 +36,9 @@ def will(topic: bytes = b"t", flags: int = 0x06, rest: bytes = T) -> bytes:
     return wire.connect(4, flags=flags, rest=wire.text(topic) + rest)
 
 
+# What is behind the last user property that may be there is malformed: the error shows that nobody has read it.
+BOMB = wire.pair(b"", b"") * (MAX_USER_PROPERTIES + 1) + b"\xff"
+
 SURROGATE, NOT_SHORTEST = b"\xed\xa0\x80", b"\xc0\xaf"
 
 AS_FIRST = [
@@ -49,6 +53,8 @@ AS_FIRST = [
     bad("MQTT-3.1.2-11 will QoS without will", MALFORMED, wire.connect(flags=0x0A)),
     bad("MQTT-3.1.2-13 will retain without will", MALFORMED, wire.connect(flags=0x22)),
     bad("MQTT-3.1.2-12 will QoS 3", MALFORMED, wire.connect(flags=0x1E, rest=b"\x00" + T + T)),
+    bad("too many user properties in CONNECT", QUOTA, wire.connect(properties=BOMB)),
+    bad("too many user properties in a will", QUOTA, wire.connect(flags=6, rest=wire.sized(BOMB) + T + T)),
     bad("MQTT-3.1.3-4 client id not UTF-8", MALFORMED, wire.connect(client_id=b"\xff")),
     bad("MQTT-1.5.4-2 NUL in client id", MALFORMED, wire.connect(client_id=b"\0")),
     bad(
@@ -254,6 +260,20 @@ AFTER_CONNECT = [
     bad("3.1.1 MQTT-3.10.3-1 UNSUBSCRIBE of what is not UTF-8", MALFORMED, wire.unsubscribe(4, 1, b"\xff"), 4),
     bad("UNSUBSCRIBE with foreign property", PROTOCOL, wire.unsubscribe(5, 1, b"a", properties=b"\x0b\x01")),
     bad("too many filters to unsubscribe", QUOTA, wire.unsubscribe(5, 1, *[b"a"] * (MAX_FILTERS + 1))),
+    *[
+        bad(f"too many user properties in {name}", QUOTA, packet)
+        for name, packet in (
+            ("PUBLISH", wire.publish(5, b"t", properties=BOMB)),
+            ("SUBSCRIBE", wire.subscribe(5, 1, (b"a", 0), properties=BOMB)),
+            ("UNSUBSCRIBE", wire.unsubscribe(5, 1, b"a", properties=BOMB)),
+            ("PUBACK", wire.packet(0x40, b"\x00\x01\x00" + wire.sized(BOMB))),
+            ("PUBREC", wire.packet(0x50, b"\x00\x01\x00" + wire.sized(BOMB))),
+            ("PUBREL", wire.packet(0x62, b"\x00\x01\x00" + wire.sized(BOMB))),
+            ("PUBCOMP", wire.packet(0x70, b"\x00\x01\x00" + wire.sized(BOMB))),
+            ("DISCONNECT", wire.packet(0xE0, b"\x00" + wire.sized(BOMB))),
+            ("AUTH", wire.packet(0xF0, b"\x18" + wire.sized(BOMB))),
+        )
+    ],
     bad("PINGREQ with content", MALFORMED, b"\xc0\x01\x00"),
     bad("DISCONNECT of 3.1.1 with reason", MALFORMED, b"\xe0\x01\x00", 4),
     bad("MQTT-3.14.2-1 DISCONNECT with a reason of the server", PROTOCOL, b"\xe0\x01\x8b"),

@@ -33,7 +33,7 @@ MESSAGES = st.builds(
 def test_values_survive_the_block(message: MessageProperties) -> None:
     block = build_message_block(message)
     assert wire.fields(read_message_block(block)) == wire.fields(message)
-    assert read_publish_block(block) == (block, 0, message.is_text)
+    assert read_publish_block(block) == (block, 0, message.is_text, len(message.user))
     assert message_expiry(block) == message.message_expiry
 
 
@@ -51,7 +51,12 @@ def test_message_expiry_is_replaced_in_its_place(message: MessageProperties, sec
 def test_the_alias_is_taken_out(before: MessageProperties, after: MessageProperties, alias: int) -> None:
     first = build_message_block(before)
     rest = build_message_block(MessageProperties(user=after.user))
-    assert read_publish_block(first + b"\x23" + wire.u16(alias) + rest) == (first + rest, alias, before.is_text)
+    assert read_publish_block(first + b"\x23" + wire.u16(alias) + rest) == (
+        first + rest,
+        alias,
+        before.is_text,
+        len(before.user) + len(after.user),
+    )
 
 
 @pytest.mark.parametrize(

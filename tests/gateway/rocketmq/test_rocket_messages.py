@@ -15,10 +15,12 @@ from gateway.mqtt.properties import read_message_block
 from gateway.rocketmq.messages import Outgoing, StoredMessage
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
+from gateway.rpc.limits import RpcLimits
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN
 
 NOW_MS = 1_800_000_000_000
 MAX_BODY = 4096
+LIMITS = RpcLimits(max_message_bytes=MAX_BODY, max_user_properties=20)
 TOPIC = pb.Resource(name="home")
 
 
@@ -28,7 +30,7 @@ def message(body: bytes = b"on", user: dict[str, str] | None = None, **system: A
 
 
 def outgoing(sent: pb.Message) -> Outgoing:
-    return Outgoing(sent, b"home", "service", NOW_MS, MAX_BODY)
+    return Outgoing(sent, b"home", "service", NOW_MS, LIMITS)
 
 
 def stored(sent: pb.Message) -> StoredMessage:
@@ -39,6 +41,12 @@ def refusal(sent: pb.Message) -> int:
     with pytest.raises(RocketError) as refused:
         outgoing(sent)
     return refused.value.code
+
+
+def test_user_properties_are_bounded() -> None:
+    user = {f"p{number}": "" for number in range(LIMITS.max_user_properties)}
+    outgoing(message(user=user))
+    assert refusal(message(user={**user, "more": ""})) == pb.MESSAGE_PROPERTIES_TOO_LARGE
 
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=8)

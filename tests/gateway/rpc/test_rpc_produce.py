@@ -46,7 +46,7 @@ async def test_nothing_is_answered_before_the_commit(client: Client, store, unti
 
 
 async def test_each_invalid_record_is_refused_alone(store, serve) -> None:
-    port = await serve(store, RpcLimits(max_message_bytes=500))
+    port = await serve(store, RpcLimits(max_message_bytes=500, max_user_properties=3))
     bad = [
         frame(b"a/+"),
         frame(b""),
@@ -55,6 +55,7 @@ async def test_each_invalid_record_is_refused_alone(store, serve) -> None:
         frame(flags=1 | FLAG_TRACK_ID),
         frame(block=b"\x23\x00\x01"),
         frame(block=b"\x03\x00"),
+        frame(block=b"\x26\0\0\0\0" * 4),
         record.frame(Kind.MESSAGE, 0, 0, b"t", b"\xff", b"", b""),
     ]
     frames = [frame(), *bad, frame()]
@@ -63,7 +64,7 @@ async def test_each_invalid_record_is_refused_alone(store, serve) -> None:
         await call.write(pb.ProduceRequest(sequence=7, frames=b"".join(frames)))
         result = (await call.read()).results[0]
         assert (result.sequence, list(result.positions), result.error) == (7, [0, len(frame())], "")
-        assert [each.index for each in result.rejected] == list(range(1, 9))
+        assert [each.index for each in result.rejected] == list(range(1, 10))
         for wrong in (b"junk", frame(kind=Kind.SESSION_ENDED), frame()[:-1]):
             await call.write(pb.ProduceRequest(sequence=8, frames=wrong))
             result = (await call.read()).results[0]
