@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, TypedDict, get_args
 
-from cloud_sdk.errors import InvalidArgument
+from cloud_sdk.errors import InvalidArgument, as_invalid_argument
 from cloud_sdk.proto import sluice_pb2 as pb
 
 Start = Literal["earliest", "latest"]
@@ -57,9 +57,12 @@ class BroadcastOptions(SelectionOptions, total=False):
 
 
 def selection_of(options: SelectionOptions) -> pb.Selection | None:
-    """The selection on the wire; None: everything."""
+    """The selection on the wire; None: everything. Raises `InvalidArgument`."""
     topic_filter, tags, sql = options.get("topic_filter", ""), options.get("tags", ""), options.get("sql", "")
-    return pb.Selection(topic_filter=topic_filter, tags=tags, sql=sql) if topic_filter or tags or sql else None
+    if not (topic_filter or tags or sql):
+        return None
+    with as_invalid_argument():
+        return pb.Selection(topic_filter=topic_filter, tags=tags, sql=sql)
 
 
 def checked_start(start: Start) -> Start:

@@ -29,6 +29,7 @@ class Partitions:
         wait_seconds: float = 0.0,
         **options: Unpack[ReadOptions],
     ) -> Batch:
+        selection = selection_of(options)
         with as_invalid_argument():
             request = pb.PullRequest(
                 parent=parent,
@@ -37,7 +38,7 @@ class Partitions:
                 max_records=max_records,
                 max_bytes=max_bytes,
                 wait_ms=int(wait_seconds * 1_000),
-                selection=selection_of(options),
+                selection=selection,
                 without=options.get("without", 0),
                 until=options.get("until", 0),
             )

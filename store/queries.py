@@ -29,6 +29,7 @@ from store.api import (
     StoredWill,
     TopicPage,
     User,
+    partition_queue,
 )
 from store.errors import LogCorrupt, OffsetOutOfRange
 from store.log.reader import LogReader
@@ -52,20 +53,21 @@ class Queries:
     _reader: LogReader
 
     async def bounds(self, queue: bytes) -> Bounds:
-        return self._bounds(queue)
+        return self._views.bounds((queue,))[0]
+
+    async def partition_bounds(self, parent: bytes) -> list[Bounds]:
+        return self._views.bounds([partition_queue(parent, partition) for partition in range(self.partitions)])
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
         at, wanted = offset, max_records
         is_of_one = queue[:1] in _OF_ONE_PARENT
         while True:
-            bounds = self._bounds(queue)
+            bounds, refs = self._views.look_up(queue, at, min(wanted, _MAX_RECORDS))
             if not bounds.begin <= at <= bounds.end:
                 raise OffsetOutOfRange(queue, offset, bounds.begin, bounds.end)
-            wanted = min(wanted, bounds.end - at, _MAX_RECORDS)
-            if wanted <= 0:
+            if not refs:
                 return Fetched(at, 0, b"", bounds)
-            refs = self._views.references(queue, at, wanted)
-            if self._views.has_gone(refs):
+            if not self._views.is_whole and self._views.has_gone(refs):
                 there = _run([not self._views.is_gone(position) for position in record.unpack_refs(refs)[0]])
                 refs = refs[there.start * REFERENCE : there.stop * REFERENCE]
                 at += there.start
@@ -106,7 +108,7 @@ class Queries:
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
         # Store times never run backwards along a queue.
-        bounds = self._bounds(queue)
+        bounds = self._views.bounds((queue,))[0]
         low, high = bounds.begin, bounds.end
         while low < high:
             middle = (low + high) // 2
@@ -247,11 +249,9 @@ class Queries:
     async def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
         return self._views.access.rules_of_all(after, limit)
 
-    def _bounds(self, queue: bytes) -> Bounds:
-        return Bounds(self._views.first(queue), self._views.end(queue))
-
     def _group_queue(self, queue: bytes, floor: int, following: int, unfinished: int) -> GroupQueueState:
-        ahead = self._views.end(queue) - max(following, self._views.first(queue))
+        bounds = self._views.bounds((queue,))[0]
+        ahead = bounds.end - max(following, bounds.begin)
         return GroupQueueState(queue, floor, following, unfinished, max(ahead, 0) + unfinished)
 
     def _young(self, data: bytes, times: list[int]) -> tuple[slice, bytes]:

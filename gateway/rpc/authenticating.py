@@ -26,6 +26,7 @@ _CODES: Final = {
     ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
+_UNIMPLEMENTED: Final = "this method is not implemented"
 _UNREADABLE: Final = object()  # stands for a request that cannot be parsed
 _SELF_CHECKING: Final = frozenset((PREFIX + "Consume",))  # streams that check requests and caller themselves
 _SIGNED_TIME: Final = "x-mq-date-time"  # see `gateway.auth.access_keys`
@@ -83,11 +84,13 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         async def call(request: Any, context: Context) -> Any:
             try:
                 caller = await self._enter(method, request, context)
-                reply = await _served(inner, request, context)
+                reply = await inner(request, context)
                 if caller.permissions is not None or caller.is_revoked:  # the rights may have changed during the call
                     await self._rights.require(caller, method, request)
             except RequestError as refusal:
                 reply = await self._refuse(method, refusal, context)
+            except NotImplementedError:  # the service does not have this method of the protocol
+                reply = await self._refuse(method, RequestError(grpc.StatusCode.UNIMPLEMENTED, _UNIMPLEMENTED), context)
             return reply
 
         return call
@@ -99,9 +102,11 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         async def write(requests: Any, context: Context) -> None:
             try:
                 caller = await self._enter(method, requests, context)
-                await _served(inner, checked(caller, requests, context), context)
+                await inner(checked(caller, requests, context), context)
             except RequestError as refusal:
                 await _end(context, refusal.code, str(refusal))
+            except NotImplementedError:
+                await _end(context, grpc.StatusCode.UNIMPLEMENTED, _UNIMPLEMENTED)
 
         async def generate(requests: Any, context: Context) -> AsyncIterator[Any]:
             try:
@@ -124,7 +129,8 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         caller = await self._authenticate(context)
         if request is _UNREADABLE:
             raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, UNREADABLE)
-        await self._rights.require(caller, method, request)
+        if caller.permissions is not None or caller.is_revoked:
+            await self._rights.require(caller, method, request)
         CALLER.set(caller)
         if method in LARGE:
             self._budgets.open(context)
@@ -174,14 +180,6 @@ def _safe(deserialize: Any) -> Callable[[bytes], Any]:
             return _UNREADABLE
 
     return read
-
-
-async def _served(inner: Any, request: Any, context: Context) -> Any:
-    """The reply of the service. Raises `RequestError` for a method of the protocol that the service does not have."""
-    try:
-        return await inner(request, context)
-    except NotImplementedError:
-        raise RequestError(grpc.StatusCode.UNIMPLEMENTED, "this method is not implemented") from None
 
 
 async def _end(context: "grpc.aio.ServicerContext[object, object]", code: grpc.StatusCode, text: str) -> NoReturn:

@@ -3,19 +3,23 @@
 import asyncio
 from typing import Final
 
+import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import group_name, parent_name, within
-from gateway.rpc.selecting import pulled, selected, selection_of
+from gateway.rpc.selecting import matching, selection_of
 from gateway.rpc.status import invalid
 from gateway.rpc.wakeups import Wakeups, wait_until
+from matcher.selector import Selector, compile_selection
 from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC
 from store import control
-from store.api import Appended, Store, partition_queue
+from store.api import Appended, Fetched, Store, partition_queue
 
+_MAX_FETCHES: Final = 8  # of one call; the selection may match no record of them
 _NO_END: Final = 1 << 63
 _PARTS: Final = PART_TOPIC | PART_PUBLISHER | PART_PROPERTIES | PART_PAYLOAD
+_SELECTED_BY: Final = PART_TOPIC | PART_PROPERTIES  # the parts that a selection needs
 
 
 class PullCalls:
@@ -31,21 +35,27 @@ class PullCalls:
         """End long polls with the records they have. The caller has to wake the waiters afterwards."""
         self._stopping = True
 
-    def queue(self, parent: str, partition: int) -> bytes:
-        """The queue of the partition that a request names. Raises `RequestError`."""
-        if partition >= self._store.partitions:
-            raise invalid(f"there is no partition {partition}: there are {self._store.partitions} partitions")
-        return partition_queue(parent_name(parent), partition)
+    async def partitions(self, request: pb.PartitionsRequest) -> pb.PartitionsReply:
+        found = await self._store.partition_bounds(parent_name(request.parent))
+        reply = pb.PartitionsReply()
+        for partition, bounds in enumerate(found):
+            reply.partitions.add(partition=partition, begin=bounds.begin, end=bounds.end)
+        return reply
+
+    async def offset_at(self, request: pb.OffsetAtRequest) -> pb.OffsetAtReply:
+        self._check(request.partition)
+        queue = partition_queue(parent_name(request.parent), request.partition)
+        return pb.OffsetAtReply(offset=await self._store.offset_at(queue, request.time_ms))
 
     async def pull(self, request: pb.PullRequest) -> pb.PullReply:
         """Read records of a partition. Wait for the first one if the request allows it."""
-        limits = self._limits
-        queue = self.queue(request.parent, request.partition)
+        self._check(request.partition)
+        limits, parent = self._limits, parent_name(request.parent)
         reader = _Reader(
             self._store,
-            queue,
             within(request.max_records, limits.max_fetch_records),
             within(request.max_bytes, limits.max_fetch_bytes),
+            partition_queue(parent, request.partition),
             request,
         )
         reply = await reader.read(request.offset)
@@ -73,7 +83,7 @@ class PullCalls:
         group, parent = group_name(request.group, self._limits), parent_name(request.parent)
         offsets: dict[int, int] = {}
         for entry in request.offsets:
-            self.queue(request.parent, entry.partition)  # checks both
+            self._check(entry.partition)
             offsets[entry.partition] = entry.offset
         if offsets:
             answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -94,18 +104,27 @@ class PullCalls:
             ]
         )
 
+    def _check(self, partition: int) -> None:
+        """Raises `RequestError` for a partition that does not exist."""
+        if partition >= self._store.partitions:
+            raise invalid(f"there is no partition {partition}: there are {self._store.partitions} partitions")
+
 
 class _Reader:
-    """Reads the partition of one call."""
+    """Reads the partition of one call. The reply has the partition's records from its `offset` to its `next_offset`,
+    or those of them that the request selects."""
 
-    __slots__ = ("_lost", "_max_bytes", "_max_records", "_queue", "_selection", "_store", "_until", "_without")
+    __slots__ = ("_lost", "_max_bytes", "_max_records", "_queue", "_selector", "_store", "_until", "_without")
 
-    def __init__(self, store: Store, queue: bytes, max_records: int, max_bytes: int, request: pb.PullRequest) -> None:
+    def __init__(self, store: Store, max_records: int, max_bytes: int, queue: bytes, request: pb.PullRequest) -> None:
         self._store = store
         self._queue = queue
         self._max_records = max_records
         self._max_bytes = max_bytes
-        self._selection = selection_of(request.selection, request.parent.encode())
+        self._selector: Selector | None = None  # None: everything is selected
+        if request.HasField("selection"):
+            selection = selection_of(request.selection, request.parent.encode())
+            self._selector = compile_selection(selection) if selection else None
         self._without = request.without & _PARTS
         self._until = request.until or _NO_END
         self._lost = 0  # records that were removed from the log before they were read
@@ -115,19 +134,53 @@ class _Reader:
         return offset >= self._until
 
     async def read(self, offset: int) -> pb.PullReply:
-        """The records from `offset` on."""
-        arguments = (self._store, self._queue, offset, self._until, self._max_records, self._max_bytes, self._without)
+        """The records from `offset` on. There may be none although more records follow."""
+        offsets: list[int] = []
         async with reply_budget() as budget:
-            found = await (selected(*arguments, self._selection) if self._selection else pulled(*arguments))
-            budget.add(len(found.frames))
-        self._lost += found.lost
+            if self._selector is None:
+                found = await self._fetch(offset, self._max_records, self._max_bytes, self._without)
+                next_offset = found.offset + found.count
+            else:
+                found = await self._select(offset, self._selector, offsets)
+                next_offset = found.offset
+            budget.add(len(found.data))
         return pb.PullReply(
             offset=found.offset,
             count=found.count,
-            frames=found.frames,
+            frames=found.data,
             begin=found.bounds.begin,
             end=found.bounds.end,
-            offsets=found.offsets,
-            next_offset=found.next_offset,
+            offsets=offsets,
+            next_offset=next_offset,
             gone=self._lost,
         )
+
+    async def _fetch(self, offset: int, max_records: int, max_bytes: int, without: int) -> Fetched:
+        """The records from `offset` on, up to the end that the request names."""
+        until = self._until
+        found = await self._store.fetch(
+            self._queue, offset, max(min(max_records, until - offset), 0), max_bytes, without
+        )
+        if found.offset + found.count > until:  # after a gap
+            found.count = max(until - found.offset, 0)
+            found.data = found.data[: [*record.split(found.data), len(found.data)][found.count]]
+            found.offset = min(found.offset, max(until, offset))
+        self._lost += found.offset - offset
+        return found
+
+    async def _select(self, offset: int, selector: Selector, offsets: list[int]) -> Fetched:
+        """The selected records, whose offsets are added to `offsets`. The result's offset is where the read ended."""
+        frames: list[bytes] = []
+        room = self._max_bytes
+        for _ in range(_MAX_FETCHES):
+            max_records = self._max_records - len(offsets)
+            found = await self._fetch(offset, max_records, max(room, 1), self._without & ~_SELECTED_BY)
+            for record_offset, frame in matching(found.data, found.offset, selector):
+                offsets.append(record_offset)
+                frames.append(frame)
+                room -= len(frame)
+            offset = found.offset + found.count
+            if not found.count or len(offsets) >= self._max_records or room <= 0:
+                break
+        data = record.without(b"".join(frames), self._without & _SELECTED_BY)
+        return Fetched(offset, len(offsets), data, found.bounds)

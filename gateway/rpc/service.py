@@ -23,7 +23,7 @@ from gateway.rpc.trace import Trace
 from gateway.rpc.visibility import is_visible, may_check_transaction, visible_child
 from gateway.rpc.wakeups import Wakeups
 from record.layout import MAX_KEY
-from store.api import Store, partition_queue
+from store.api import Store
 from store.errors import StoreError
 
 
@@ -86,21 +86,15 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         context: "grpc.aio.ServicerContext[pb.PartitionsRequest, pb.PartitionsReply]",
     ) -> pb.PartitionsReply:
         try:
-            parent = parent_name(request.parent)
-            reply = pb.PartitionsReply()
-            for partition in range(self._store.partitions):
-                bounds = await self._store.bounds(partition_queue(parent, partition))
-                reply.partitions.add(partition=partition, begin=bounds.begin, end=bounds.end)
+            return await self._pulls.partitions(request)
         except (StoreError, RequestError) as error:
             await abort(context, error)
-        return reply
 
     async def OffsetAt(
         self, request: pb.OffsetAtRequest, context: "grpc.aio.ServicerContext[pb.OffsetAtRequest, pb.OffsetAtReply]"
     ) -> pb.OffsetAtReply:
         try:
-            queue = self._pulls.queue(request.parent, request.partition)
-            return pb.OffsetAtReply(offset=await self._store.offset_at(queue, request.time_ms))
+            return await self._pulls.offset_at(request)
         except (StoreError, RequestError) as error:
             await abort(context, error)
 

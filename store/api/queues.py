@@ -113,6 +113,9 @@ class QueueStore(Protocol):
 
     async def bounds(self, queue: bytes) -> Bounds: ...
 
+    async def partition_bounds(self, parent: bytes) -> list[Bounds]:
+        """The bounds of every partition of a parent topic, in order."""
+
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
         """Records from the first that is there at or behind `offset`, at least one where there is one; none at the
         end. Those of a topic or a partition come without these parts (`record.layout.PART_*`), which count in

@@ -107,6 +107,7 @@ class RemoteCalls(ABC):
     rules_of_all = _remote(Store.rules_of_all)
     produced = _remote(Store.produced)
     session_row = _remote(Store.session_row)
+    partition_bounds = _remote(Store.partition_bounds)
 
 
 POP: Final = next(method for method in METHODS if method.name == "pop")

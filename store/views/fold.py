@@ -23,7 +23,7 @@ from record.layout import (
     Kind,
 )
 from store import control
-from store.api import Addressed, Commit, dead_letter_queue, subscription_queue, topic_queue
+from store.api import Addressed, Bounds, Commit, dead_letter_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
 from store.errors import StoreError
 from store.log.damaged_ranges import NO_DAMAGE, DamagedRanges
@@ -175,12 +175,21 @@ class Views:
 
         Its record is in the log and not older than its parent topic's floor.
         """
-        if self.is_whole:
-            return 0
-        digest = queue_digest(queue)
-        end = self.end(queue)
-        waiting = self._tails.first_waiting(digest)
-        return self._begins.first(queue, digest, end if waiting < 0 else waiting, end)
+        return 0 if self.is_whole else self.bounds((queue,))[0].begin
+
+    def bounds(self, queues: Sequence[bytes]) -> list[Bounds]:
+        """`first` and `end` of each queue."""
+        found: list[Bounds] = []
+        for queue in queues:
+            digest = queue_digest(queue)
+            begin, end = 0, self._tails.end(digest)
+            if end < 0:
+                end = self._cold_end(queue)
+            if not self.is_whole:
+                waiting = self._tails.first_waiting(digest)
+                begin = self._begins.first(queue, digest, end if waiting < 0 else waiting, end)
+            found.append(Bounds(begin, end))
+        return found
 
     def ends(self, queues: Sequence[bytes]) -> list[int]:
         """`end` of each queue."""
@@ -253,10 +262,30 @@ class Views:
         """Up to `limit` packed references of the queue's entries from `offset` on."""
         digest = queue_digest(queue)
         waiting = self._tails.first_waiting(digest)
+        if 0 <= waiting <= offset:
+            return self._tails.waiting(digest, offset, limit)
+        return self._older(digest, waiting, offset, limit)
+
+    def look_up(self, queue: bytes, offset: int, limit: int) -> tuple[Bounds, bytes]:
+        """`bounds` and `references` of a queue. There are no references if `offset` is out of bounds."""
+        digest = queue_digest(queue)
+        begin, end, waiting = 0, self._tails.end(digest), self._tails.first_waiting(digest)
+        if end < 0:
+            end = self._cold_end(queue)
+        if not self.is_whole:
+            begin = self._begins.first(queue, digest, end if waiting < 0 else waiting, end)
+        limit = min(limit, end - offset)
+        if offset < begin or limit <= 0:
+            return Bounds(begin, end), b""
+        if 0 <= waiting <= offset:
+            return Bounds(begin, end), self._tails.waiting(digest, offset, limit)
+        return Bounds(begin, end), self._older(digest, waiting, offset, limit)
+
+    def _older(self, digest: bytes, waiting: int, offset: int, limit: int) -> bytes:
+        """References of a queue from an offset before `waiting`: that of its first one that is not in RocksDB, or
+        -1."""
         if waiting < 0:
             return self._index.references(digest, offset, limit)
-        if offset >= waiting:
-            return self._tails.waiting(digest, offset, limit)
         older = self._index.references(digest, offset, min(limit, waiting - offset))
         count = len(older) // REFERENCE
         if offset + count == waiting and count < limit:

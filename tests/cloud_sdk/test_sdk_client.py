@@ -346,6 +346,8 @@ async def test_numbers_and_texts_that_the_wire_cannot_carry_are_invalid_argument
     for limit in (-1, 0):
         with pytest.raises(InvalidArgument, match="at least 1"):
             client.consumer("g", "home", max_records=limit)
+    with pytest.raises(InvalidArgument):
+        client.consumer("g", "home", sql="\ud800")
 
 
 async def test_what_is_no_text_or_bytes_is_named(client: Client) -> None:

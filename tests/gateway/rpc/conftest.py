@@ -84,6 +84,9 @@ class MemoryStore:
     async def bounds(self, queue: bytes) -> Bounds:
         return Bounds(self.begins.get(queue, 0), len(self.queues.get(queue, [])))
 
+    async def partition_bounds(self, parent: bytes) -> list[Bounds]:
+        return [await self.bounds(partition_queue(parent, partition)) for partition in range(self.partitions)]
+
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
         self.fetches += 1
         bounds = await self.bounds(queue)

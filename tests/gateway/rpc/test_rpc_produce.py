@@ -13,6 +13,7 @@ from gateway.auth.authority import Authority
 from gateway.rpc.limits import RpcLimits
 from record.layout import FLAG_TRACK_ID, Kind
 from store.errors import RecordTooLarge, StoreBusy, StoreFailed
+from tests.waiting import until
 
 
 def frame(
@@ -36,7 +37,7 @@ async def test_sends_of_many_tasks_share_requests(client: Client, store) -> None
     assert store.appends - before < 10
 
 
-async def test_nothing_is_answered_before_the_commit(client: Client, store, until) -> None:
+async def test_nothing_is_answered_before_the_commit(client: Client, store) -> None:
     store.hold = True
     send = asyncio.create_task(client.send("home/t", b"x"))
     await until(lambda: store.appends == 1)
@@ -84,7 +85,7 @@ async def test_the_sdk_names_the_refused_message(store, serve) -> None:
         await client.send("a/b", b"the stream goes on")
 
 
-async def test_a_busy_store_ends_the_stream_and_nothing_overtakes(client: Client, store, until) -> None:
+async def test_a_busy_store_ends_the_stream_and_nothing_overtakes(client: Client, store) -> None:
     await client.send("home/t", b"first")
     store.fail = StoreBusy("too much is waiting")
     appends = store.appends
@@ -109,7 +110,7 @@ async def test_a_failed_store_is_unavailable(store, serve) -> None:
             await client.send("home/t", b"x")
 
 
-async def test_a_stream_with_too_much_unanswered_is_not_read(store, serve, until) -> None:
+async def test_a_stream_with_too_much_unanswered_is_not_read(store, serve) -> None:
     port = await serve(store, RpcLimits(max_unacknowledged_requests=4))
     store.hold = True
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -127,7 +128,7 @@ async def test_a_stream_with_too_much_unanswered_is_not_read(store, serve, until
         await call.done_writing()
 
 
-async def test_a_stopping_node_answers_what_it_appended(store, until) -> None:
+async def test_a_stopping_node_answers_what_it_appended(store) -> None:
     from gateway.node.rpc_server import RpcServer
 
     server = RpcServer(store, Authority(store, 0))
