@@ -22,8 +22,8 @@ class Cursor:
         self.sent_before = sent_before  # what lies below it may have been sent by a node that died
         self._first_id = crc32c(topic_filter) % _PACKET_IDS
 
-    def ack(self, offset: int) -> None:
-        """Mark the message at `offset` as acknowledged."""
+    def ack(self, offset: int) -> bool:
+        """Mark the message at `offset` as acknowledged. Returns whether reading would soon wait for a record."""
         raise NotImplementedError
 
     def is_settled(self, offset: int) -> bool:
@@ -38,11 +38,6 @@ class Cursor:
     def commit_offset(self) -> int:
         """The place to record now: a crash has the session go on there."""
         return self.floor
-
-    @property
-    def commit_is_due(self) -> bool:
-        """Whether reading would soon have to wait for the next record."""
-        return False
 
     @property
     def is_lagging(self) -> bool:

@@ -16,7 +16,6 @@ class Inflight:
 
     __slots__ = (
         "cursor",
-        "has_other_id",
         "leased",
         "offset",
         "phase",
@@ -24,6 +23,7 @@ class Inflight:
         "recorded",
         "released",
         "topic_filter",
+        "waits_for_record",
     )
 
     def __init__(self, cursor: Cursor | None, topic_filter: bytes, offset: int, qos: int) -> None:
@@ -32,20 +32,15 @@ class Inflight:
         self.offset = offset
         self.qos = qos
         self.phase = SENT
-        self.has_other_id = False  # not the packet id that its cursor would give: it has to be recorded
+        # A durable session records the packet id before it sends: QoS 2, or not the packet id that the cursor gives.
+        self.waits_for_record: bool = qos == 2
         self.recorded = False  # the log knows of this packet id
         self.released = False  # PUBREC came on an earlier connection
         self.leased = False  # from a shared subscription: the session has it for this connection only
 
-    @property
-    def waits_for_record(self) -> bool:
-        """Whether a durable session records the packet id before it sends the message."""
-        return self.qos == 2 or self.has_other_id
-
-    def acknowledged(self) -> None:
-        """Its exchange is over."""
-        if self.cursor is not None:
-            self.cursor.ack(self.offset)
+    def acknowledged(self) -> bool:
+        """The exchange is over. Returns whether the cursor's place has to be recorded at once."""
+        return self.cursor is not None and self.cursor.ack(self.offset)
 
 
 class StagedMessage:

@@ -115,6 +115,11 @@ class QosExchanges:
         now_ms: int,
     ) -> None:
         """Encode and send. `entry`: the exchange (if None, one that only this connection knows)."""
+        packet_id = 0
+        if qos:
+            if entry is None:
+                entry = Inflight(None, b"", message.position, qos)
+            packet_id = self._enter(entry)
         subscriber = self.subscriber
         write_buffer = subscriber.write_buffer
         if write_buffer.aliases is None or qos == 2:  # MQTT.js (5.16) forgets the topic of an aliased message of QoS 2
@@ -123,17 +128,14 @@ class QosExchanges:
             head, tail = self._aliased_parts(write_buffer.aliases, message, qos, retain, dup, identifiers, now_ms)
         if write_buffer.maximum_packet_size and self._is_oversized(head, tail):
             if entry is not None:
-                entry.acknowledged()
-                self._note_ack(entry)
+                self._complete(packet_id, entry)
             return
         subscriber.counters.messages_sent += 1
-        if qos == 0:
-            self._stage_or_send(0, None, head)
-            return
-        if entry is None:
-            entry = Inflight(None, b"", message.position, qos)
-        packet_id = self._enter(entry)
-        self._stage_or_send(packet_id, entry, head + _PACKET_IDS[packet_id] + tail)
+        data = head + _PACKET_IDS[packet_id] + tail if qos else head
+        if self.staging or (entry is not None and entry.waits_for_record and subscriber.durable):
+            self._stage(packet_id, entry, data)
+        else:
+            write_buffer.send(data)
 
     def reserve(self, entry: Inflight) -> int:
         """Reserve a packet id for an exchange that begins later. No acknowledgement is for it before that."""
@@ -170,7 +172,8 @@ class QosExchanges:
         if packet_id in self.inflight:
             del self.inflight[packet_id]
             self.in_window -= 1
-            self._note_room()
+            if self.in_window <= self.window >> 1:
+                self.subscriber.room_available()
 
     def remove_leased(self) -> list[Inflight]:
         """Remove what is leased from shared subscriptions: the connection has ended."""
@@ -179,16 +182,13 @@ class QosExchanges:
             del self.inflight[packet_id]
         return list(leased.values())
 
-    def _stage_or_send(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
-        """Send, unless a record has to come first: of this packet id, or of one that this must not overtake."""
-        if self.staging or (self.subscriber.durable and entry is not None and entry.waits_for_record):
-            if self._staged is _NO_STAGED:
-                self._staged = []
-            self._staged.append(StagedMessage(packet_id, entry, data))
-            self.staging += 1
-            self.subscriber.note_change(True)
-        else:
-            self.subscriber.write_buffer.send(data)
+    def _stage(self, packet_id: int, entry: Inflight | None, data: bytes) -> None:
+        """Send when a record is committed: of this packet id, or of one that this packet must not overtake."""
+        if self._staged is _NO_STAGED:
+            self._staged = []
+        self._staged.append(StagedMessage(packet_id, entry, data))
+        self.staging += 1
+        self.subscriber.note_change(True)
 
     def _aliased_parts(
         self,
@@ -232,7 +232,7 @@ class QosExchanges:
                 not self._marked or entry.offset < cursor.sent_before or not self._may_have_been_used(packet_id)
             ):
                 return packet_id
-            entry.has_other_id = True
+            entry.waits_for_record = True
         packet_id = self._next_packet_id
         avoids = _MOST_AVOIDED
         while True:
@@ -298,7 +298,11 @@ class QosExchanges:
         entry.phase = SENT
         self.in_window += 1
         self.subscriber.counters.messages_sent += 1
-        self._stage_or_send(packet_id, None, head + _PACKET_IDS[packet_id] + tail)
+        data = head + _PACKET_IDS[packet_id] + tail
+        if self.staging:
+            self._stage(packet_id, None, data)
+        else:
+            self.subscriber.write_buffer.send(data)
 
     def resend_release(self, packet_id: int, entry: Inflight) -> None:
         """Send PUBREL again (MQTT-4.4.0-1)."""
@@ -387,24 +391,17 @@ class QosExchanges:
 
     def _complete(self, packet_id: int, entry: Inflight) -> None:
         self.in_window -= 1
-        entry.acknowledged()
-        if entry.recorded or entry.cursor is not None:
-            self._note_ack(entry)
+        commit_is_due = entry.acknowledged()
         if entry.recorded:
             # The record of the packet id goes only together with a cursor that has passed the message:
             # until then a crash must still know that it was delivered.
             entry.phase = COMPLETED
         else:
             del self.inflight[packet_id]
-        self._note_room()
-
-    def _note_room(self) -> None:
-        """An exchange is over: there may be room for others."""
         if self.in_window <= self.window >> 1:
             self.subscriber.room_available()
-
-    def _note_ack(self, entry: Inflight) -> None:
-        self.subscriber.note_change(entry.cursor is not None and entry.cursor.commit_is_due)
+        if entry.recorded or entry.cursor is not None:
+            self.subscriber.note_change(commit_is_due)
 
     # --- records
 

@@ -55,13 +55,15 @@ class QueueCursor(Cursor):
         self.acked: set[int] = set()  # above the floor
         self._passed_over: deque[tuple[int, QueueCursor, int]] | None = None  # offset, who sent it, its `next` then
 
-    def ack(self, offset: int) -> None:
+    def ack(self, offset: int) -> bool:
         if offset == self.floor:
             self.floor = offset + 1
             if self.acked:
                 self._raise_floor()
         elif offset > self.floor:
             self.acked.add(offset)
+        half = self.reach >> 1
+        return half > 0 and self.next - self.committed >= half and self.commit_offset - self.committed >= half >> 1
 
     def _raise_floor(self) -> None:
         acked = self.acked
@@ -79,10 +81,10 @@ class QueueCursor(Cursor):
                 self._released.clear()
             self._released.add(message.position)
 
-    def pass_over(self, offset: int, message: Message) -> None:
-        """Read `offset` without sending its message."""
+    def pass_over(self, offset: int, message: Message) -> bool:
+        """Read `offset` without sending its message. Returns what `ack` does."""
         self.read(offset, message)
-        self.ack(offset)
+        return self.ack(offset)
 
     def leave_to(self, owner: "QueueCursor", offset: int) -> None:
         """Pass over `offset`, whose message another cursor has sent. Until that one is acknowledged, this cursor reads
@@ -163,11 +165,6 @@ class QueueCursor(Cursor):
         if self.reach:
             return self.awaits_replay or self.next - self.durable >= self.reach
         return self.awaits_replay or self.next - self.floor >= MAX_SPREAD
-
-    @property
-    def commit_is_due(self) -> bool:
-        half = self.reach >> 1
-        return half > 0 and self.next - self.committed >= half and self.commit_offset - self.committed >= half >> 1
 
 
 def reach_of(window: int) -> int:

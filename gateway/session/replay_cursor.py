@@ -92,10 +92,11 @@ class ReplayCursor(Cursor):
         """Make the next read shorter if there was no room for all of the last one, else longer."""
         self.size = max(_LEAST, self.size >> 1) if is_shorter else min(_MOST, self.size << 1)
 
-    def ack(self, offset: int) -> None:
-        """The message at position `offset` is acknowledged."""
+    def ack(self, offset: int) -> bool:
+        """The message at position `offset` is acknowledged. Reading never waits for a record."""
         if self._unacknowledged.pop(offset, -1) == self.floor:
             self.floor = next(iter(self._unacknowledged.values()), self.next)
+        return False
 
     def is_settled(self, offset: int) -> bool:  # noqa: ARG002
         """Nobody has to remember an exchange that is over: after a kill its message may come again."""

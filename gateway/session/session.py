@@ -460,8 +460,7 @@ class Session(Subscriber):
         """Go on behind a message that is done with, or that its owner sends."""
         if owner is not None:
             cursor.leave_to(owner, offset)
-        cursor.pass_over(offset, message)
-        self.note_change(cursor.commit_is_due)
+        self.note_change(cursor.pass_over(offset, message))
 
     def resend(self, packet_id: int, entry: Inflight, message: Message, route: Route | None, now_ms: int) -> None:
         """Send again what an earlier connection left open."""

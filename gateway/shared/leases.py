@@ -39,7 +39,7 @@ class LeasedMessage(Inflight):
         self.member = member
         self.deliveries = deliveries  # this one included
 
-    def acknowledged(self) -> None:
+    def acknowledged(self) -> bool:
         """End the exchange. A message that the client refused is finished too (MQTT-4.8.2-6)."""
         member, leases = self.member, self.leases
         member.in_flight -= 1
@@ -50,6 +50,7 @@ class LeasedMessage(Inflight):
             leases.finish(self.offset, self.deliveries)
         if not member.is_ready and member.in_flight <= member.limit >> 1:
             member.on_room(member)
+        return False
 
 
 class Leases:
