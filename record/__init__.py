@@ -1,15 +1,17 @@
-"""What one record is, as bytes: the frame that the log, the wire, the SDK and Spark all share.
+"""One record as bytes: the frame that the log, the network, the SDK and Spark share.
 
-Lives here: the frame layout (`layout`), the kinds of record, and the functions that build, seal,
-scan and decode frames, compiled from `_frames.pyx` with a plain reading of the same functions in
-`_plain` (used where there is no C compiler; a test holds the two equal). May import nothing of Sluice:
-`store`, `gateway` and `cloud_sdk` all stand on it. The byte layout is written out in `docs/format.md`.
+`layout` has the layout of a frame and the kinds of records. The functions here build, seal, scan and decode frames.
+They are compiled from `_frames.pyx`; `_plain` has them in plain Python, for installations without a C compiler. This
+package imports nothing of Sluice, because `store`, `gateway` and `cloud_sdk` import it.
+
+Source: `docs/format.md`.
 """
 
 try:
     from record._frames import (
         check_unsealed,
         columns,
+        count_within,
         crc32c,
         decode,
         decode_all,
@@ -22,23 +24,21 @@ try:
         pack_refs,
         pick,
         position_of,
+        read_span,
         scan,
         seal,
         split,
         store_time_of,
-        stretch,
         trailer_of,
         unpack_refs,
         verify,
-        within,
         without,
     )
-
-    COMPILED: bool = True
 except ImportError:
     from record._plain import (
         check_unsealed,
         columns,
+        count_within,
         crc32c,
         decode,
         decode_all,
@@ -51,24 +51,21 @@ except ImportError:
         pack_refs,
         pick,
         position_of,
+        read_span,
         scan,
         seal,
         split,
         store_time_of,
-        stretch,
         trailer_of,
         unpack_refs,
         verify,
-        within,
         without,
     )
 
-    COMPILED = False
-
 __all__ = [
-    "COMPILED",
     "check_unsealed",
     "columns",
+    "count_within",
     "crc32c",
     "decode",
     "decode_all",
@@ -81,14 +78,13 @@ __all__ = [
     "pack_refs",
     "pick",
     "position_of",
+    "read_span",
     "scan",
     "seal",
     "split",
     "store_time_of",
-    "stretch",
     "trailer_of",
     "unpack_refs",
     "verify",
-    "within",
     "without",
 ]

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True, freethreading_compatible=False
-"""The frame functions, compiled. `_plain.py` is the same in plain Python: change both, a test holds them equal.
+"""The frame functions, compiled. `_plain.py` has them in plain Python: change both. A test holds them equal.
 
-Rule of the file: every pointer that is read lies inside the `bytes` it came from. `_length_at` is the one
-place where a length out of the data is believed, and it answers 0 when the frame would leave the data.
+The rule of this file: no pointer is read outside the `bytes` that it points into. Only `_length_at` trusts a length
+that is in the data. It returns 0 if the frame would not end inside the data.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -34,9 +34,10 @@ cdef extern from *:
     }
 
     #if defined(__x86_64__) && defined(__GNUC__)
-    /* The instruction gives a result every cycle, three cycles later: so three lanes of bytes at once. Their CRCs are
-       put together as polynomials: that of a lane with n bits behind it counts times x^n. The instruction multiplies
-       by x^32 and reduces, and a product of reflected factors comes out shifted by one: hence x^(n - 33). */
+    /* The instruction takes three cycles, and one can start in each cycle. So three lanes of bytes are processed at
+       once. Their CRCs are combined as polynomials: the CRC of a lane with n bits behind it is multiplied by x^n. The
+       instruction itself multiplies by x^32 and reduces, and a product of reflected factors is shifted by one: hence
+       x^(n - 33). */
     #define SLUICE_LANE 128
     static uint64_t sluice_behind[2 * SLUICE_LANE + 1];  /* x^(64 i - 33), i words behind a lane */
 
@@ -109,7 +110,7 @@ cdef extern from *:
         return sluice_hardware ? sluice_crc_lanes(p, n) : sluice_crc_table(p, n);
     }
 
-    /* Little-endian loads and stores that need no alignment; compilers make single moves of them. */
+    /* Little-endian loads and stores that need no alignment. Compilers turn each into a single move. */
     static inline uint16_t sluice_get16(const uint8_t *p) { return (uint16_t)(p[0] | p[1] << 8); }
     static inline uint32_t sluice_get32(const uint8_t *p) {
         return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -139,7 +140,7 @@ cdef extern from *:
 sluice_crc_init()
 sluice_hardware_init()
 
-# The layout, as `record.layout` has it; a test compares them.
+# The layout, as in `record.layout`. A test compares them.
 cdef enum:
     MAGIC = 0x4C53
     VERSION = 1
@@ -155,7 +156,7 @@ cdef enum:
     MAX_KEYS = 16
     MAX_KEY = 255
     FLAG_HELD = 0x30  # delayed or half
-    BIG = 16384  # bytes from which giving up the GIL pays
+    BIG = 16384  # bytes from which it pays to release the GIL
 
 
 cdef inline const uint8_t *_raw(bytes data) noexcept:
@@ -163,12 +164,12 @@ cdef inline const uint8_t *_raw(bytes data) noexcept:
 
 
 cdef inline uint32_t _trailer_size(const uint8_t *p) noexcept nogil:
-    """How much of the end of the frame at `p` is its trailer."""
+    """The size of the trailer of the frame at `p`."""
     return TRAILER if p[32] & HAS_TRAILER else 0
 
 
 cdef inline Py_ssize_t _length_at(const uint8_t *p, Py_ssize_t left) noexcept nogil:
-    """Length of the frame at `p` if it is one and fits into `left` bytes, else 0. Reads the header only."""
+    """The length of the frame at `p`; 0 if it is not a frame or longer than `left` bytes. Reads only the header."""
     cdef uint32_t length
     cdef uint64_t fields
     if left < HEADER:
@@ -185,7 +186,7 @@ cdef inline Py_ssize_t _length_at(const uint8_t *p, Py_ssize_t left) noexcept no
 
 
 cdef inline Py_ssize_t _require(const uint8_t *p, Py_ssize_t size, Py_ssize_t start) except -1:
-    """Length of the frame that starts at `start` of `size` bytes; ValueError where there is none."""
+    """The length of the frame at `start` of `size` bytes. Raises ValueError if there is none."""
     cdef Py_ssize_t length
     if start < 0 or start > size:
         raise ValueError(f"no frame at {start}: outside the data")
@@ -208,15 +209,18 @@ def crc32c(bytes data not None) -> int:
 
 
 def crc32c_table(bytes data not None) -> int:
-    """The same without the CPU's instruction; here so that a test reaches it on every machine."""
+    """CRC-32C without the CPU's instruction. It is public for the test of this code on machines that have it."""
     return sluice_crc_table(_raw(data), PyBytes_GET_SIZE(data))
 
 
 def frame(int64_t kind, int64_t flags, int64_t packet_id, bytes topic not None, bytes publisher not None,
           bytes properties not None, bytes payload not None, object trailer=None) -> bytes:
-    """One unsealed frame. `trailer` is the number that the flags speak of: when it is due in ms (`FLAG_DELAYED`), or
-    the handle of the held message it stands in for (`FLAG_REVIVED`). ValueError when a field is larger than its place,
-    a trailer is missing or not spoken of, or a frame is to be revived and held at once."""
+    """Build one unsealed frame.
+
+    trailer: the number behind the payload, for two of the flags. With `FLAG_DELAYED` it is the due time in ms, with
+    `FLAG_REVIVED` the handle of the held message that this one stands in for. Raises ValueError if a field is too
+    large, if trailer and flags do not match, or if the frame would be revived and held at once.
+    """
     cdef Py_ssize_t nt = PyBytes_GET_SIZE(topic), nc = PyBytes_GET_SIZE(publisher)
     cdef Py_ssize_t np = PyBytes_GET_SIZE(properties), nd = PyBytes_GET_SIZE(payload)
     cdef Py_ssize_t total = HEADER + nt + nc + np + nd
@@ -271,9 +275,10 @@ cdef void _fill(uint8_t *p, Py_ssize_t total, uint64_t position, uint32_t epoch,
 
 
 def seal(object frames not None, uint64_t position, uint32_t epoch, uint64_t store_time, uint64_t durable) -> bytes:
-    """The frames back to back with epoch, position, store time, undurable distance and CRC filled in.
+    """Return the frames back to back, with epoch, position, store time, undurable distance and CRC filled in.
 
-    ValueError when one of them is not exactly one frame of a known kind, or `durable` is not within 4 GiB before them.
+    Raises ValueError if an item is not exactly one frame of a known kind, if `durable` is behind `position`, or if
+    `durable` is 4 GiB or more before the end of the frames.
     """
     cdef list items = list(frames)
     cdef bytes item, out
@@ -305,8 +310,11 @@ def seal(object frames not None, uint64_t position, uint32_t epoch, uint64_t sto
 
 
 def check_unsealed(bytes data not None, bint messages_only=True) -> list:
-    """Split concatenated unsealed frames that came over a wire. ValueError unless every length adds up, and, unless
-    told otherwise, for a control record and for a revived message, which only the store makes."""
+    """Split concatenated unsealed frames that came over a network.
+
+    Raises ValueError if the lengths do not add up, and for an unknown kind. With `messages_only`, it also refuses what
+    only the store makes: control records and revived messages.
+    """
     cdef const uint8_t *p = _raw(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, length
     cdef list out = []
@@ -324,7 +332,10 @@ def check_unsealed(bytes data not None, bint messages_only=True) -> list:
 
 
 cdef Py_ssize_t _valid(const uint8_t *p, Py_ssize_t size, uint64_t position, Py_ssize_t *last) noexcept nogil:
-    """How many bytes from `p` are whole, undamaged frames that belong at `position`, and where the last begins."""
+    """The number of bytes from `p` on that are valid frames, of which the first belongs at `position`.
+
+    Sets `last` to the start of the last of them.
+    """
     cdef Py_ssize_t at = 0, length
     last[0] = 0
     while True:
@@ -338,9 +349,9 @@ cdef Py_ssize_t _valid(const uint8_t *p, Py_ssize_t size, uint64_t position, Py_
 
 
 def verify(bytes data not None, uint64_t position) -> tuple:
-    """Walk sealed frames, the first of which belongs at `position`, up to the first that is not sound.
+    """Check sealed frames, of which the first belongs at `position`, up to the first invalid one.
 
-    Returns (start of the last sound frame, how many bytes they all are); (0, 0) when there is none.
+    Returns (start of the last valid frame, bytes of all valid frames); (0, 0) if there is none.
     """
     cdef const uint8_t *p = _raw(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), valid, last = 0
@@ -353,7 +364,7 @@ def verify(bytes data not None, uint64_t position) -> tuple:
 
 
 def split(bytes data not None) -> list:
-    """Starts of the frames in trusted bytes. ValueError when lengths do not add up."""
+    """Return the starts of the frames in trusted bytes. Raises ValueError if the lengths do not add up."""
     cdef const uint8_t *p = _raw(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0
     cdef list starts = []
@@ -364,7 +375,7 @@ def split(bytes data not None) -> list:
 
 
 def decode(bytes data not None, Py_ssize_t start) -> tuple:
-    """(kind, flags, packet id, topic, publisher, properties, payload) of the frame at `start`."""
+    """Return (kind, flags, packet id, topic, publisher, properties, payload) of the frame at `start`."""
     cdef const uint8_t *p = _raw(data)
     cdef Py_ssize_t length = _require(p, PyBytes_GET_SIZE(data), start)
     cdef Py_ssize_t nt, nc, np
@@ -409,7 +420,7 @@ def decode_all(bytes data not None) -> list:
 
 
 def trailer_of(bytes data not None, Py_ssize_t start) -> int:
-    """The number that ends the frame at `start` (see `frame`). ValueError where its flags speak of none."""
+    """Return the trailer of the frame at `start` (see `frame`). Raises ValueError if its flags say that it has none."""
     cdef const uint8_t *p = _raw(data)
     cdef Py_ssize_t length = _require(p, PyBytes_GET_SIZE(data), start)
     if not _trailer_size(p + start):
@@ -448,7 +459,7 @@ cdef inline void _pack_ref(uint8_t *out, uint64_t position, uint32_t length, uin
 
 
 cdef inline Py_ssize_t _text_end(const uint8_t *p, Py_ssize_t size, Py_ssize_t at) noexcept nogil:
-    """Where the text or binary data at `at` of a block of `size` bytes ends, -1 when it does not."""
+    """Where the string or binary data at `at` of a block of `size` bytes ends; -1 if it is cut short."""
     if at < 0 or size - at < 2:
         return -1
     at += 2 + ((<Py_ssize_t> p[at] << 8) | p[at + 1])
@@ -456,7 +467,8 @@ cdef inline Py_ssize_t _text_end(const uint8_t *p, Py_ssize_t size, Py_ssize_t a
 
 
 cdef Py_ssize_t _property_end(const uint8_t *p, Py_ssize_t size, Py_ssize_t at) noexcept nogil:
-    """Where the property at `at` of a block of `size` bytes ends, -1 when it is none of a message or is cut short."""
+    """Where the property at `at` of a block of `size` bytes ends; -1 if messages have no such property, or if it is cut
+    short."""
     cdef uint8_t identifier = p[at]
     if identifier == USER_PROPERTY:
         return _text_end(p, size, _text_end(p, size, at + 1))
@@ -472,12 +484,12 @@ cdef Py_ssize_t _property_end(const uint8_t *p, Py_ssize_t size, Py_ssize_t at) 
 
 
 cdef inline bint _is_key(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
-    """Whether a message can be found by the whole property at `at`."""
+    """Whether the property [at, end) is a key."""
     return p[at] == USER_PROPERTY and 8 < end - at <= 8 + MAX_KEY and memcmp(p + at + 1, b"\0\3key", 5) == 0
 
 
 cdef bint _has_keys(const uint8_t *p, Py_ssize_t size) noexcept nogil:
-    """Whether a message can be found by anything in its property block, which is whole."""
+    """Whether a property block is well-formed and has a key."""
     cdef Py_ssize_t at = 0, end
     cdef bint found = False
     while at < size:
@@ -490,8 +502,11 @@ cdef bint _has_keys(const uint8_t *p, Py_ssize_t size) noexcept nogil:
 
 
 def keys_of(bytes properties not None) -> list:
-    """What a message with this property block can be found by: the values of its user properties `key`, the first
-    `MAX_KEYS` different ones that are not empty nor longer than `MAX_KEY`. None when the block is malformed."""
+    """Return the keys by which a message with this property block can be found.
+
+    They are the values of its user properties named `key`: the first `MAX_KEYS` distinct ones, without empty values
+    and values longer than `MAX_KEY`. A malformed block has no keys.
+    """
     cdef const uint8_t *p = _raw(properties)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(properties), at = 0, end
     cdef list found = []
@@ -509,10 +524,10 @@ def keys_of(bytes properties not None) -> list:
 
 
 def scan(bytes data not None) -> tuple:
-    """(starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
+    """Return (starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
 
-    Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C. `keyed` has
-    (index, properties) of the messages that can be found by a key (see `keys_of`).
+    A reference is the packed index entry of a frame (see `pack_refs`), with the topic's CRC-32C as its tag. `keyed`
+    has (index, properties) of each message that has keys (see `keys_of`).
     """
     cdef const uint8_t *p = _raw(data)
     cdef const uint8_t *f
@@ -540,11 +555,11 @@ def scan(bytes data not None) -> tuple:
 
 
 def columns(bytes data not None) -> tuple:
-    """Trusted sealed frames as Arrow buffers, a row per frame, whatever its kind.
+    """Return trusted sealed frames as Arrow buffers, with one row for each frame of any kind.
 
-    Returns (rows, positions int64, store times ms int64, flags int8 (the low byte, holding the QoS), then for
-    topic, publisher, properties and payload each: int32 offsets (rows + 1), data). All little-endian `bytes`.
-    ValueError when lengths do not add up or the data reaches 2 GiB.
+    The tuple has the number of rows, positions (int64), store times in ms (int64) and flags (int8: the low byte, which
+    has the QoS). For each of topic, publisher, properties and payload, int32 offsets (rows + 1) and the data follow.
+    All buffers are little-endian. Raises ValueError if the lengths do not add up or the data reaches 2 GiB.
     """
     cdef const uint8_t *p = _raw(data)
     cdef const uint8_t *f
@@ -610,7 +625,7 @@ def columns(bytes data not None) -> tuple:
 
 
 cdef inline uint8_t *_copy_without(const uint8_t *f, uint8_t *out, int parts) noexcept nogil:
-    """Copy the frame at `f` to `out` with these of its parts empty, and return where it ends there."""
+    """Copy the frame at `f` to `out` without these parts. Returns the end of the copy."""
     cdef uint32_t widths[4]
     cdef const uint8_t *body = f + HEADER
     cdef uint8_t *q = out + HEADER
@@ -639,7 +654,7 @@ cdef inline uint8_t *_copy_without(const uint8_t *f, uint8_t *out, int parts) no
 
 
 cdef inline Py_ssize_t _size_without(const uint8_t *f, int parts) noexcept nogil:
-    """How long the whole frame at `f` is with these of its parts empty."""
+    """The length of the frame at `f` without these parts."""
     cdef uint32_t widths[4]
     cdef Py_ssize_t left = get32(f + 4)
     cdef int k
@@ -688,9 +703,12 @@ cdef void _copy_sound(const uint8_t *p, uint64_t base, const uint8_t *refs, Py_s
 
 def pick(object data not None, uint64_t base, bytes refs not None, Py_ssize_t first, Py_ssize_t stop,
          int parts=0) -> tuple:
-    """(frames back to back, how many) of the sealed records that the packed references [first, stop) name, out of a
-    piece of the log (any buffer) that begins at `base`, up to the first that is damaged or not whole in there. `parts`
-    are left out of each, as by `without`. ValueError where there are no such references."""
+    """Copy the sealed records that the packed references [first, stop) name out of a piece of the log.
+
+    data: any buffer, of which the first byte is at position `base`. parts: left out of each frame, see `without`.
+    Stops at the first record that is damaged, or not whole in `data`. Returns (frames back to back, their number).
+    Raises ValueError if there are no such references.
+    """
     cdef Py_buffer view
     cdef const uint8_t *p
     cdef const uint8_t *r
@@ -727,9 +745,12 @@ cdef Py_ssize_t _batch_at(list begins, Py_ssize_t low, uint64_t position) except
 
 def gather(list begins not None, list batches not None, Py_ssize_t low, bytes refs not None, Py_ssize_t first,
            int parts=0) -> tuple:
-    """(frames back to back, how many) of the sealed records that the packed references from `first` on name, as by
-    `pick`, out of several batches of the log: `begins` has the position of each, in rising order. Stops at the first
-    record that no batch from index `low` on holds. ValueError where there are no such references or batches."""
+    """Copy the sealed records that the packed references from `first` on name out of several batches of the log.
+
+    begins: the positions of the batches, in rising order. parts: left out of each frame, see `without`. Stops at the
+    first record that is damaged, or that no batch from index `low` on has. Returns (frames back to back, their number).
+    Raises ValueError if there are no such references or batches.
+    """
     cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF - first, i, at, count = 0, sound = 0, total = 0
     cdef const uint8_t *r
     cdef const uint8_t *p = NULL
@@ -782,8 +803,11 @@ def gather(list begins not None, list batches not None, Py_ssize_t low, bytes re
 
 
 def without(bytes data not None, int parts) -> bytes:
-    """Trusted sealed frames with some of their `PART_*` empty, for readers that do not want them. The checksum of
-    each is 0 then: it holds for the whole frame. ValueError when lengths do not add up."""
+    """Return trusted sealed frames with some of their parts (`PART_*`) empty, for readers that do not need these.
+
+    The checksum of each becomes 0, because it is that of the whole frame. Raises ValueError if the lengths do not add
+    up.
+    """
     cdef const uint8_t *p = _raw(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, left = 0, length
     cdef uint8_t *out
@@ -802,7 +826,7 @@ def without(bytes data not None, int parts) -> bytes:
 
 
 cdef inline void _widths(const uint8_t *f, uint32_t *widths) noexcept nogil:
-    """Sizes of topic, publisher, properties and payload of a whole frame."""
+    """Set the sizes of a frame's topic, publisher, properties and payload."""
     widths[0] = get16(f + 34)
     widths[1] = get16(f + 36)
     widths[2] = get32(f + 40)
@@ -810,7 +834,10 @@ cdef inline void _widths(const uint8_t *f, uint32_t *widths) noexcept nogil:
 
 
 def pack_refs(object positions not None, object lengths not None, object times not None, object tags not None) -> bytes:
-    """Pack references: position u64, length u32, tag u32, store time u64 each. ValueError if lengths differ."""
+    """Pack references: position u64, length u32, tag u32, store time u64 each.
+
+    Raises ValueError if the columns differ in length.
+    """
     cdef list ps = list(positions), ls = list(lengths), ts = list(times), gs = list(tags)
     cdef Py_ssize_t n = len(ps), i
     cdef bytes out
@@ -836,7 +863,10 @@ cdef list _column(const uint8_t *p, Py_ssize_t n, int at, bint wide):
 
 
 def unpack_refs(bytes data not None) -> tuple:
-    """(positions, lengths, times, tags) of packed references. ValueError on a part of one."""
+    """Return (positions, lengths, store times, tags) of packed references.
+
+    Raises ValueError if the last one is not whole.
+    """
     cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
     cdef const uint8_t *p = _raw(data)
     if n % REF:
@@ -846,14 +876,14 @@ def unpack_refs(bytes data not None) -> tuple:
 
 
 cdef int _require_refs(bytes refs, Py_ssize_t first, Py_ssize_t stop) except -1:
-    """ValueError unless [first, stop) are some of these packed references."""
+    """Raise ValueError unless the packed references [first, stop) exist."""
     if not 0 <= first <= stop <= PyBytes_GET_SIZE(refs) // REF:
         raise ValueError("there are no such references")
     return 0
 
 
 def extent(bytes refs not None) -> tuple:
-    """The lowest and the highest position of packed references. ValueError where there is none."""
+    """Return the lowest and the highest position of packed references. Raises ValueError if there are none."""
     cdef const uint8_t *p = _raw(refs)
     cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF, i
     cdef uint64_t position, low, high
@@ -866,9 +896,11 @@ def extent(bytes refs not None) -> tuple:
     return low, high
 
 
-def within(bytes refs not None, uint64_t max_bytes) -> int:
-    """How many of the packed references, from the first on, name records of `max_bytes` in all: at least one, if there
-    is one."""
+def count_within(bytes refs not None, uint64_t max_bytes) -> int:
+    """Count the packed references, from the first on, of which the records fit into `max_bytes` together.
+
+    The first record counts even if it is larger.
+    """
     cdef const uint8_t *p = _raw(refs)
     cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF, i
     cdef uint64_t size = 0
@@ -879,10 +911,14 @@ def within(bytes refs not None, uint64_t max_bytes) -> int:
     return n
 
 
-def stretch(bytes refs not None, Py_ssize_t first, uint64_t end, uint64_t gap, uint64_t most) -> tuple:
-    """(index behind, begin, end) of what one read brings along with the packed reference `first`: records that follow
-    it in the log, at most `gap` bytes between them and `most` in all, none that begins at `end` or behind it.
-    ValueError where there is no such reference."""
+def read_span(bytes refs not None, Py_ssize_t first, uint64_t end, uint64_t gap, uint64_t most) -> tuple:
+    """Plan one read of the log, from the record of the packed reference `first` on.
+
+    The read includes the records of the next references while they follow in the log. There may be `gap` bytes between
+    two records and `most` bytes in the read, and each record begins before `end`. Returns (index of the first
+    reference that is not included, begin of the read, end of the read). Raises ValueError if there is no such
+    reference.
+    """
     cdef const uint8_t *p = _raw(refs)
     cdef Py_ssize_t n = PyBytes_GET_SIZE(refs) // REF
     cdef uint64_t begin, reached, position, behind

@@ -1,4 +1,7 @@
-"""The frame functions in plain Python: what `_frames.pyx` does, to read and for where there is no C compiler."""
+"""The frame functions in plain Python, used where `_frames.pyx` is not compiled: change both.
+
+A test holds them equal.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -40,7 +43,7 @@ def crc32c(data: bytes) -> int:
 
 
 def crc32c_table(data: bytes) -> int:
-    """The same; the compiled module has it to reach its fallback."""
+    """CRC-32C; see the compiled module."""
     return crc32c(data)
 
 
@@ -54,9 +57,12 @@ def frame(
     payload: bytes,
     trailer: int | None = None,
 ) -> bytes:
-    """One unsealed frame. `trailer` is the number that the flags speak of: when it is due in ms (`FLAG_DELAYED`), or
-    the handle of the held message it stands in for (`FLAG_REVIVED`). ValueError when a field is larger than its place,
-    a trailer is missing or not spoken of, or a frame is to be revived and held at once."""
+    """Build one unsealed frame.
+
+    trailer: the number behind the payload, for two of the flags. With `FLAG_DELAYED` it is the due time in ms, with
+    `FLAG_REVIVED` the handle of the held message that this one stands in for. Raises ValueError if a field is too
+    large, if trailer and flags do not match, or if the frame would be revived and held at once.
+    """
     if not (0 <= kind <= 0xFF and 0 <= flags <= 0xFFFF and 0 <= packet_id <= 0xFFFF):
         raise ValueError("kind, flags or packet id out of range")
     if bool(flags & _HAS_TRAILER) != (trailer is not None) or (flags & FLAG_REVIVED and flags & FLAG_HELD):
@@ -74,7 +80,7 @@ def frame(
 
 
 def _length_at(data: bytes, start: int) -> int:
-    """Length of the frame at `start` if it is one and lies inside `data`, else 0. Reads the header only."""
+    """The length of the frame at `start`; 0 if it is not a frame that ends inside `data`. Reads only the header."""
     left = len(data) - start
     if start < 0 or left < HEADER_SIZE:
         return 0
@@ -99,9 +105,10 @@ def length_of(data: bytes, start: int) -> int:
 
 
 def seal(frames: Sequence[bytes], position: int, epoch: int, store_time: int, durable: int) -> bytes:
-    """The frames back to back with epoch, position, store time, undurable distance and CRC filled in.
+    """Return the frames back to back, with epoch, position, store time, undurable distance and CRC filled in.
 
-    ValueError when one of them is not exactly one frame of a known kind, or `durable` is not within 4 GiB before them.
+    Raises ValueError if an item is not exactly one frame of a known kind, if `durable` is behind `position`, or if
+    `durable` is 4 GiB or more before the end of the frames.
     """
     if any(len(item) == 0 or _length_at(item, 0) != len(item) for item in frames):
         raise ValueError("not exactly one frame")
@@ -121,8 +128,11 @@ def seal(frames: Sequence[bytes], position: int, epoch: int, store_time: int, du
 
 
 def check_unsealed(data: bytes, messages_only: bool = True) -> list[bytes]:
-    """Split concatenated unsealed frames that came over a wire. ValueError unless every length adds up, and, unless
-    told otherwise, for a control record and for a revived message, which only the store makes."""
+    """Split concatenated unsealed frames that came over a network.
+
+    Raises ValueError if the lengths do not add up, and for an unknown kind. With `messages_only`, it also refuses what
+    only the store makes: control records and revived messages.
+    """
     ends = [*split(data), len(data)]
     if any(not 0 < data[start + 11] <= _LAST_KIND for start in ends[:-1]):
         raise ValueError("a frame is of unknown kind")
@@ -134,9 +144,9 @@ def check_unsealed(data: bytes, messages_only: bool = True) -> list[bytes]:
 
 
 def verify(data: bytes, position: int) -> tuple[int, int]:
-    """Walk sealed frames, the first of which belongs at `position`, up to the first that is not sound.
+    """Check sealed frames, of which the first belongs at `position`, up to the first invalid one.
 
-    Returns (start of the last sound frame, how many bytes they all are); (0, 0) when there is none.
+    Returns (start of the last valid frame, bytes of all valid frames); (0, 0) if there is none.
     """
     last = at = 0
     while length := _length_at(data, at):
@@ -149,7 +159,7 @@ def verify(data: bytes, position: int) -> tuple[int, int]:
 
 
 def split(data: bytes) -> list[int]:
-    """Starts of the frames in trusted bytes. ValueError when lengths do not add up."""
+    """Return the starts of the frames in trusted bytes. Raises ValueError if the lengths do not add up."""
     starts: list[int] = []
     at = 0
     while at < len(data):
@@ -159,7 +169,7 @@ def split(data: bytes) -> list[int]:
 
 
 def decode(data: bytes, start: int) -> tuple[int, int, int, bytes, bytes, bytes, bytes]:
-    """(kind, flags, packet id, topic, publisher, properties, payload) of the frame at `start`."""
+    """Return (kind, flags, packet id, topic, publisher, properties, payload) of the frame at `start`."""
     end = start + length_of(data, start)
     header = _HEADER.unpack_from(data, start)
     end -= _trailer_size(header[8])
@@ -204,7 +214,7 @@ def decode_all(data: bytes) -> list[tuple[int, int, int, bytes, bytes, bytes, by
 
 
 def trailer_of(data: bytes, start: int) -> int:
-    """The number that ends the frame at `start` (see `frame`). ValueError where its flags speak of none."""
+    """Return the trailer of the frame at `start` (see `frame`). Raises ValueError if its flags say that it has none."""
     end = start + length_of(data, start)
     if not _HEADER.unpack_from(data, start)[8] & _HAS_TRAILER:
         raise ValueError(f"no trailer in the frame at {start}")
@@ -230,8 +240,11 @@ def durable_of(data: bytes, start: int) -> int:
 
 
 def keys_of(properties: bytes) -> list[bytes]:
-    """What a message with this property block can be found by: the values of its user properties `key`, the first
-    `MAX_KEYS` different ones that are not empty nor longer than `MAX_KEY`. None when the block is malformed."""
+    """Return the keys by which a message with this property block can be found.
+
+    They are the values of its user properties named `key`: the first `MAX_KEYS` distinct ones, without empty values
+    and values longer than `MAX_KEY`. A malformed block has no keys.
+    """
     keys: dict[bytes, None] = {}
     at, size = 0, len(properties)
     while at < size:
@@ -255,17 +268,17 @@ def keys_of(properties: bytes) -> list[bytes]:
 
 
 def _text_end(block: bytes, at: int) -> int:
-    """Where the text or binary data at `at` ends; beyond the block when it is cut short."""
+    """Where the string or binary data at `at` ends; beyond the block if it is cut short."""
     return at + 2 + int.from_bytes(block[at : at + 2], "big")
 
 
 def scan(
     data: bytes,
 ) -> tuple[list[int], list[int], list[int], list[bytes], list[bytes], list[tuple[int, bytes]]]:
-    """(starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
+    """Return (starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
 
-    Each reference is its frame's packed index entry (see `pack_refs`); its tag is the topic's CRC-32C. `keyed` has
-    (index, properties) of the messages that can be found by a key (see `keys_of`).
+    A reference is the packed index entry of a frame (see `pack_refs`), with the topic's CRC-32C as its tag. `keyed`
+    has (index, properties) of each message that has keys (see `keys_of`).
     """
     starts = split(data)
     kinds: list[int] = []
@@ -291,11 +304,11 @@ def scan(
 def columns(
     data: bytes,
 ) -> tuple[int, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]:
-    """Trusted sealed frames as Arrow buffers, a row per frame, whatever its kind.
+    """Return trusted sealed frames as Arrow buffers, with one row for each frame of any kind.
 
-    Returns (rows, positions int64, store times ms int64, flags int8 (the low byte, holding the QoS), then for
-    topic, publisher, properties and payload each: int32 offsets (rows + 1), data). All little-endian `bytes`.
-    ValueError when lengths do not add up or the data reaches 2 GiB.
+    The tuple has the number of rows, positions (int64), store times in ms (int64) and flags (int8: the low byte, which
+    has the QoS). For each of topic, publisher, properties and payload, int32 offsets (rows + 1) and the data follow.
+    All buffers are little-endian. Raises ValueError if the lengths do not add up or the data reaches 2 GiB.
     """
     if len(data) > 0x7FFFFFFF:
         raise ValueError("more than int32 offsets can address")
@@ -322,9 +335,12 @@ def columns(
 
 
 def pick(data: bytes | memoryview, base: int, refs: bytes, first: int, stop: int, parts: int = 0) -> tuple[bytes, int]:
-    """(frames back to back, how many) of the sealed records that the packed references [first, stop) name, out of a
-    piece of the log (any buffer) that begins at `base`, up to the first that is damaged or not whole in there. `parts`
-    are left out of each, as by `without`. ValueError where there are no such references."""
+    """Copy the sealed records that the packed references [first, stop) name out of a piece of the log.
+
+    data: any buffer, of which the first byte is at position `base`. parts: left out of each frame, see `without`.
+    Stops at the first record that is damaged, or not whole in `data`. Returns (frames back to back, their number).
+    Raises ValueError if there are no such references.
+    """
     _require_refs(refs, first, stop)
     pieces: list[bytes] = []
     for index in range(first, stop):
@@ -342,9 +358,12 @@ def pick(data: bytes | memoryview, base: int, refs: bytes, first: int, stop: int
 def gather(
     begins: list[int], batches: list[bytes], low: int, refs: bytes, first: int, parts: int = 0
 ) -> tuple[bytes, int]:
-    """(frames back to back, how many) of the sealed records that the packed references from `first` on name, as by
-    `pick`, out of several batches of the log: `begins` has the position of each, in rising order. Stops at the first
-    record that no batch from index `low` on holds. ValueError where there are no such references or batches."""
+    """Copy the sealed records that the packed references from `first` on name out of several batches of the log.
+
+    begins: the positions of the batches, in rising order. parts: left out of each frame, see `without`. Stops at the
+    first record that is damaged, or that no batch from index `low` on has. Returns (frames back to back, their number).
+    Raises ValueError if there are no such references or batches.
+    """
     count = len(refs) // _REF.size
     _require_refs(refs, first, count)
     if len(begins) != len(batches) or low < 0:
@@ -367,8 +386,11 @@ def gather(
 
 
 def without(data: bytes, parts: int) -> bytes:
-    """Trusted sealed frames with some of their `PART_*` empty, for readers that do not want them. The checksum of
-    each is 0 then: it holds for the whole frame. ValueError when lengths do not add up."""
+    """Return trusted sealed frames with some of their parts (`PART_*`) empty, for readers that do not need these.
+
+    The checksum of each becomes 0, because it is that of the whole frame. Raises ValueError if the lengths do not add
+    up.
+    """
     pieces: list[bytes] = []
     starts = split(data)
     if not parts:
@@ -392,14 +414,20 @@ def without(data: bytes, parts: int) -> bytes:
 
 
 def pack_refs(positions: Sequence[int], lengths: Sequence[int], times: Sequence[int], tags: Sequence[int]) -> bytes:
-    """Pack references: position u64, length u32, tag u32, store time u64 each. ValueError if lengths differ."""
+    """Pack references: position u64, length u32, tag u32, store time u64 each.
+
+    Raises ValueError if the columns differ in length.
+    """
     if not len(positions) == len(lengths) == len(times) == len(tags):
         raise ValueError("columns of different length")
     return b"".join(map(_REF.pack, positions, lengths, tags, times))
 
 
 def unpack_refs(data: bytes) -> tuple[list[int], list[int], list[int], list[int]]:
-    """(positions, lengths, times, tags) of packed references. ValueError on a part of one."""
+    """Return (positions, lengths, store times, tags) of packed references.
+
+    Raises ValueError if the last one is not whole.
+    """
     if len(data) % _REF.size:
         raise ValueError("not whole references")
     rows = list(_REF.iter_unpack(data))
@@ -407,21 +435,23 @@ def unpack_refs(data: bytes) -> tuple[list[int], list[int], list[int], list[int]
 
 
 def _require_refs(refs: bytes, first: int, stop: int) -> None:
-    """ValueError unless [first, stop) are some of these packed references."""
+    """Raise ValueError unless the packed references [first, stop) exist."""
     if not 0 <= first <= stop <= len(refs) // _REF.size:
         raise ValueError("there are no such references")
 
 
 def extent(refs: bytes) -> tuple[int, int]:
-    """The lowest and the highest position of packed references. ValueError where there is none."""
+    """Return the lowest and the highest position of packed references. Raises ValueError if there are none."""
     _require_refs(refs, 0, 1)
     positions = [ref[0] for ref in _REF.iter_unpack(refs)]
     return min(positions), max(positions)
 
 
-def within(refs: bytes, max_bytes: int) -> int:
-    """How many of the packed references, from the first on, name records of `max_bytes` in all: at least one, if there
-    is one."""
+def count_within(refs: bytes, max_bytes: int) -> int:
+    """Count the packed references, from the first on, of which the records fit into `max_bytes` together.
+
+    The first record counts even if it is larger.
+    """
     size = 0
     for index, (_, length, _, _) in enumerate(_REF.iter_unpack(refs)):
         size += length
@@ -430,10 +460,14 @@ def within(refs: bytes, max_bytes: int) -> int:
     return len(refs) // _REF.size
 
 
-def stretch(refs: bytes, first: int, end: int, gap: int, most: int) -> tuple[int, int, int]:
-    """(index behind, begin, end) of what one read brings along with the packed reference `first`: records that follow
-    it in the log, at most `gap` bytes between them and `most` in all, none that begins at `end` or behind it.
-    ValueError where there is no such reference."""
+def read_span(refs: bytes, first: int, end: int, gap: int, most: int) -> tuple[int, int, int]:
+    """Plan one read of the log, from the record of the packed reference `first` on.
+
+    The read includes the records of the next references while they follow in the log. There may be `gap` bytes between
+    two records and `most` bytes in the read, and each record begins before `end`. Returns (index of the first
+    reference that is not included, begin of the read, end of the read). Raises ValueError if there is no such
+    reference.
+    """
     _require_refs(refs, first, first + 1)
     begin, length, _, _ = _REF.unpack_from(refs, first * _REF.size)
     reached = begin + length

@@ -1,7 +1,7 @@
 """The frame: what each byte of a record means, and the kinds and flags of records.
 
-All integers are little-endian. A frame is `HEADER_SIZE` bytes of header, then topic, publisher,
-properties and payload, back to back. Frames follow each other without padding.
+All integers are little-endian. A frame is `HEADER_SIZE` bytes of header, then topic, publisher, properties and
+payload, back to back. Frames follow each other without padding.
 
 ====== ==== ==================================================================================
 offset size field
@@ -19,24 +19,24 @@ offset size field
 36     u16  publisher length (client id in UTF-8)
 38     u16  packet id of the PUBLISH (QoS 2 from a durable session), else 0
 40     u32  properties length
-44     u32  undurable: position minus the position up to which the log was durable at the write
+44     u32  undurable: position minus the position up to which the log was on disk when this was written
 48     …    topic, publisher, properties, payload
 ====== ==== ==================================================================================
 
-An *unsealed* frame (as a front hands it to `Store.append`, or the SDK to `Produce`) has CRC, epoch,
-position, store time and undurable 0; the log's writer fills them in when it seals the batch.
+In an *unsealed* frame, CRC, epoch, position, store time and undurable are 0. A gateway passes such frames to
+`Store.append`, and the SDK to `Produce`. The log's writer fills these fields in when it seals the batch.
 
-`undurable` is how recovery tells a torn tail from damage: a sound frame at `p` proves that everything
-before `p - undurable` had reached the disk, so whatever is broken there was broken later.
+`undurable` lets recovery tell a torn tail from damage. A valid frame at `p` proves that everything before
+`p - undurable` was on disk once. So invalid bytes there were damaged later.
 
-`properties` is an MQTT 5 property block without its length prefix (MQTT-2.2.2), holding only what
-travels with an application message: payload format, message expiry, content type, response topic,
-correlation data, user properties. Control records carry JSON in the payload, and their subject (client
-id or group) in the topic field.
+`properties` is an MQTT 5 property block without its length (MQTT 5.0 section 2.2.2). It has only the properties that
+belong to an application message: payload format, message expiry, content type, response topic, correlation data and
+user properties. A control record has a MessagePack map as its payload, and its subject (a client id, a group) as its
+topic.
 
-With `FLAG_DELAYED` or `FLAG_REVIVED` the last 8 bytes of the frame are a number (u64) behind the payload, which is not
-part of it: when the message is due in ms, and which held message it stands in for. No frame has `FLAG_REVIVED` and one
-of `FLAG_HELD`.
+With `FLAG_DELAYED` or `FLAG_REVIVED` the last 8 bytes of the frame are a trailer (u64). It is not part of the payload.
+It is the due time of the message in ms, or the handle of the held message that this one stands in for. No frame has
+`FLAG_REVIVED` together with a flag of `FLAG_HELD`.
 """
 
 from enum import IntEnum
@@ -48,16 +48,16 @@ HEADER_SIZE: Final = 48
 TRAILER_SIZE: Final = 8
 
 FLAG_QOS: Final = 0x0003  # the publisher's QoS, 0..2
-FLAG_RETAIN: Final = 0x0004  # RETAIN was set by the publisher: also the topic's retained value
+FLAG_RETAIN: Final = 0x0004  # the publisher set RETAIN: it is also the topic's retained value
 FLAG_TRACK_ID: Final = 0x0008  # QoS 2 from a durable session: the packet id is session state
-FLAG_DELAYED: Final = 0x0010  # held until its due time, which ends the frame
+FLAG_DELAYED: Final = 0x0010  # held until its due time, which is the trailer
 FLAG_HALF: Final = 0x0020  # held until its transaction ends
-FLAG_REVIVED: Final = 0x0040  # a copy of a held message whose own record is gone; its handle ends the frame
-FLAG_ADDRESSED: Final = 0x0080  # to the inbox of one client: its session, if there is a durable one, gets it unasked
-FLAG_WILL: Final = 0x0100  # the will of the publisher, which has none from here on
-FLAG_HELD: Final = FLAG_DELAYED | FLAG_HALF  # in no queue yet
+FLAG_REVIVED: Final = 0x0040  # a copy of a held message whose record is gone; the trailer is its handle
+FLAG_ADDRESSED: Final = 0x0080  # to a client's inbox: a durable session of the client gets it without subscribing
+FLAG_WILL: Final = 0x0100  # the publisher's will: with this record the will is sent and removed
+FLAG_HELD: Final = FLAG_DELAYED | FLAG_HALF  # not in a queue yet
 
-# What readers may do without: bits, of the parts behind the header.
+# The parts behind the header that a reader may leave out: bits.
 PART_TOPIC: Final = 0x1
 PART_PUBLISHER: Final = 0x2
 PART_PROPERTIES: Final = 0x4
@@ -65,9 +65,9 @@ PART_PAYLOAD: Final = 0x8
 
 REFERENCE: Final = 24  # bytes of a packed reference
 MAX_TOPIC: Final = 0xFFFF
-MAX_KEYS: Final = 16  # of one message (user properties `key`) by which it can be found
-MAX_KEY: Final = 255  # bytes; it cannot be found by a longer one
-MAX_FRAME: Final = 0x2000_0000  # 512 MiB: beyond it a length is damage, not a record
+MAX_KEYS: Final = 16  # of one message: user properties `key` by which it can be found
+MAX_KEY: Final = 255  # bytes; a message cannot be found by a longer key
+MAX_FRAME: Final = 0x2000_0000  # 512 MiB: a larger length is damage
 
 
 class Kind(IntEnum):

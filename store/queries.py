@@ -75,7 +75,7 @@ class Queries:
                     wanted = _MAX_SKIPPED
                     await asyncio.sleep(0)  # very many may be gone: let other tasks run
                     continue
-            count = record.within(refs[: max_records * REFERENCE], max_bytes)
+            count = record.count_within(refs[: max_records * REFERENCE], max_bytes)
             refs = refs[: count * REFERENCE]
             try:
                 data = await self._reader.frames(refs, without if is_of_one else 0)

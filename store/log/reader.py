@@ -60,7 +60,7 @@ class LogReader:
         are."""
         position = int.from_bytes(refs[first * REFERENCE : first * REFERENCE + 8], "little")
         segment_end = self._segments.base_of(position) + self._segments.size
-        stop, begin, end = record.stretch(refs, first, segment_end, _GAP, _SPAN)
+        stop, begin, end = record.read_span(refs, first, segment_end, _GAP, _SPAN)
         data: bytes | memoryview | None = self._cached(begin, end - begin)
         if data is None:
             data = await self._from_device(begin, end - begin)

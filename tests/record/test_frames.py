@@ -13,11 +13,10 @@ from record import _plain as plain
 from record import layout
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_REVIVED
 
-frames = (
-    pytest.importorskip("record._frames", reason="no compiled extension: the plain functions stand in")
-    if (record.COMPILED)
-    else plain
-)
+try:
+    from record import _frames as frames
+except ImportError:  # it is not compiled
+    frames = plain
 BOTH = pytest.mark.parametrize("impl", [frames, plain], ids=["compiled", "plain"])
 
 u16 = st.integers(0, 0xFFFF)
@@ -375,7 +374,7 @@ def test_references_within_a_size(rows, size):
     refs = references([row[0] for row in rows], [row[1] for row in rows])
     fitting = max((n for n in range(len(rows) + 1) if sum(row[1] for row in rows[:n]) <= size), default=0)
     for impl in (frames, plain):
-        assert impl.within(refs, size) == (max(fitting, 1) if rows else 0)
+        assert impl.count_within(refs, size) == (max(fitting, 1) if rows else 0)
         if rows:
             assert impl.extent(refs) == (min(rows)[0], max(row[0] for row in rows))
         else:
@@ -387,7 +386,7 @@ ordered = st.lists(st.tuples(st.integers(-20, 60), st.integers(1, 300)), min_siz
 
 
 @given(ordered, st.data())
-def test_a_stretch_is_what_one_read_brings(steps, data):
+def test_a_read_includes_the_records_that_follow(steps, data):
     rows, at = [], 1000
     for gap, length in steps:
         rows.append((at + gap, length))
@@ -405,10 +404,10 @@ def test_a_stretch_is_what_one_read_brings(steps, data):
         reached = position + length
         stop += 1
     for impl in (frames, plain):
-        assert impl.stretch(refs, first, end, gap, most) == (stop, begin, reached)
+        assert impl.read_span(refs, first, end, gap, most) == (stop, begin, reached)
         for outside in (-1, len(rows)):
             with pytest.raises(ValueError, match="no such references"):
-                impl.stretch(refs, outside, end, gap, most)
+                impl.read_span(refs, outside, end, gap, most)
 
 
 @given(batches, st.integers(0, 15))
