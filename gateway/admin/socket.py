@@ -4,7 +4,6 @@ Only the node's own user, and root, can connect. It speaks HTTP with JSON both w
 `error` what is wrong.
 """
 
-import asyncio
 import logging
 import os
 import re
@@ -16,7 +15,7 @@ from aiohttp import web
 
 from gateway.admin.sessions import SessionDirectory, SessionQueries
 from gateway.admin.users_and_rules import Administration, WrongRequest
-from gateway.net.bounded_http import IDLE_SECONDS, REQUESTS, listen_at
+from gateway.net.bounded_http import BoundedHttp
 from store.data_folder import SOCKET
 from store.engine import Engine
 from store.errors import StoreError
@@ -37,8 +36,7 @@ class AdminFront:
         self._queries = SessionQueries(engine, sessions)
         self._administration = Administration(engine, sessions.remove)
         self._data_dir = data_dir
-        self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
+        self._server: BoundedHttp | None = None
 
     async def start(self) -> None:
         """Listen. If the file system has no sockets, log that; the node runs without commands."""
@@ -47,26 +45,17 @@ class AdminFront:
         except OSError as error:
             log.warning("no administration socket in %s, commands cannot reach this node: %s", self._data_dir, error)
             return
-        app = web.Application(client_max_size=_MAX_BODY)
-        app.router.add_post("/stage", self._stage)
-        app.router.add_post("/access/{question}", self._access)
-        app.router.add_post("/sessions/{question}", self._sessions)
-        self._runner = web.AppRunner(
-            app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS
-        )
-        await self._runner.setup()
-        self._listener = await listen_at(self._runner, listening, self._has_room)
+        self._server = BoundedHttp(_MAX_BODY, _MAX_CONNECTIONS, backlog=8)
+        router = self._server.app.router
+        router.add_post("/stage", self._stage)
+        router.add_post("/access/{question}", self._access)
+        router.add_post("/sessions/{question}", self._sessions)
+        await self._server.start(listening)
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        if self._server is not None:
             (self._data_dir / SOCKET).unlink(missing_ok=True)
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    def _has_room(self) -> bool:
-        server = self._runner.server if self._runner is not None else None
-        return server is not None and len(server.connections) < _MAX_CONNECTIONS
+            await self._server.stop()
 
     async def _stage(self, request: web.Request) -> web.Response:
         """Stage the current state of the store in `staging/<name>` (see `store.exports.stage`). Body: `{"name"}`."""
@@ -82,25 +71,21 @@ class AdminFront:
             return _refusal(503, str(error))
         return web.json_response({"begin": staged.begin, "position": staged.position, "time_ms": staged.time_ms})
 
-    async def _sessions(self, request: web.Request) -> web.Response:
-        """Queries about sessions (see `gateway.admin.sessions`)."""
-        try:
-            answer = await self._queries.answer(request.match_info["question"], await request.json())
-        except (WrongRequest, ValueError) as error:
-            return _refusal(400, str(error))
-        except StoreError as error:
-            return _refusal(503, str(error))
-        return web.json_response(answer)
-
     async def _access(self, request: web.Request) -> web.Response:
-        """Queries about users and rules (see `gateway.admin.users_and_rules`)."""
-        try:
-            answer = await self._administration.answer(request.match_info["question"], await request.json())
-        except (WrongRequest, ValueError) as error:
-            return _refusal(400, str(error))
-        except StoreError as error:
-            return _refusal(503, str(error))
-        return web.json_response(answer)
+        return await _answer(self._administration, request)
+
+    async def _sessions(self, request: web.Request) -> web.Response:
+        return await _answer(self._queries, request)
+
+
+async def _answer(queries: SessionQueries | Administration, request: web.Request) -> web.Response:
+    try:
+        answer = await queries.answer(request.match_info["question"], await request.json())
+    except (WrongRequest, ValueError) as error:
+        return _refusal(400, str(error))
+    except StoreError as error:
+        return _refusal(503, str(error))
+    return web.json_response(answer)
 
 
 def _bind(data_dir: Path) -> socket.socket:

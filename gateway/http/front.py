@@ -1,6 +1,5 @@
 """The HTTP front: `/health` and `/metrics`."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -15,13 +14,14 @@ from gateway.http.metrics import Figures, NodeCollector
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission
 from gateway.net.bind import is_local
-from gateway.net.bounded_http import IDLE_SECONDS, REQUESTS, bound_port, listen
+from gateway.net.bounded_http import BoundedHttp
 from gateway.net.proxy_protocol import address_text
 from matcher.reserved import SYS
 from store.api import Store
 from store.errors import StoreError
 
 _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
+_MAX_BODY: Final = 64 * 1024  # bytes of a request
 
 
 class HttpFront:
@@ -43,36 +43,22 @@ class HttpFront:
         self._store = store
         self._registry = CollectorRegistry()
         self._registry.register(NodeCollector(store, sources, admissions, authority.service_logins_failed, calls))
-        self._runner: web.AppRunner | None = None
-        self._listener: asyncio.Server | None = None
+        self._server = BoundedHttp(_MAX_BODY, _MAX_CONNECTIONS, backlog=128)
+        self._server.app.router.add_get("/health", self._health)
+        self._server.app.router.add_get("/metrics", self._metrics)
 
     async def start(self, host: str, port: int) -> int:
         """Listen. Returns the bound port. Raises OSError."""
-        app = web.Application(client_max_size=64 * 1024)
-        app.router.add_get("/health", self._health)
-        app.router.add_get("/metrics", self._metrics)
         self._callers = Callers(self._authority, "http", self._auth)
-        self._runner = web.AppRunner(
-            app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS
-        )
-        await self._runner.setup()
-        self._listener = await listen(self._runner, host, port, self._has_room)
-        return bound_port(self._listener)
+        return await self._server.start((host, port))
 
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach the port."""
-        return self._listener is not None and is_local(self._listener.sockets)
-
-    def _has_room(self) -> bool:
-        server = self._runner.server if self._runner is not None else None
-        return server is not None and len(server.connections) < _MAX_CONNECTIONS
+        return is_local(self._server.sockets)
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.stop()
         if self._callers is not None:
             await self._callers.stop()
 

@@ -1,15 +1,15 @@
-"""Listening for HTTP with a bound on the connections that are held: aiohttp itself takes what comes."""
+"""An HTTP server with a limit on its connections, which aiohttp has not."""
 
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-IDLE_SECONDS: Final = 15.0  # for a connection to send its next request
+_IDLE_SECONDS: Final = 15.0  # for a connection to send its next request
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
@@ -21,28 +21,40 @@ REQUESTS: Final = logging.getLogger(f"{__name__}.requests")  # aiohttp's log lin
 REQUESTS.addFilter(_is_our_fault)
 
 
-async def listen(runner: web.AppRunner, host: str, port: int, has_room: Callable[[], bool]) -> asyncio.Server:
-    """Serve `runner`, which is set up, on host:port. Connections without room are closed. Raises OSError."""
-    protocol = _protocol(runner, has_room)
-    return await asyncio.get_running_loop().create_server(protocol, host, port, backlog=128)
+class BoundedHttp:
+    """An HTTP server with a limit on its connections. Start it once, and stop it once."""
 
+    def __init__(self, max_body: int, max_connections: int, backlog: int) -> None:
+        """max_body: bytes of a request. Add routes to `app` before the start."""
+        self.app = web.Application(client_max_size=max_body)
+        self.sockets: Sequence[socket.socket] = ()  # that it listens on
+        self._max_connections = max_connections
+        self._backlog = backlog
+        self._runner = web.AppRunner(
+            self.app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=_IDLE_SECONDS
+        )
+        self._listener: asyncio.Server | None = None
 
-async def listen_at(runner: web.AppRunner, bound: socket.socket, has_room: Callable[[], bool]) -> asyncio.Server:
-    """Serve `runner` on a bound Unix socket. Connections without room are closed. Raises OSError."""
-    protocol = _protocol(runner, has_room)
-    return await asyncio.get_running_loop().create_unix_server(protocol, sock=bound, backlog=8)
+    async def start(self, place: tuple[str, int] | socket.socket) -> int:
+        """Listen on (host, port), or on a bound Unix socket. Returns the port, 0 for a Unix socket. Raises OSError."""
+        await self._runner.setup()
+        loop, backlog = asyncio.get_running_loop(), self._backlog
+        if isinstance(place, tuple):
+            self._listener = await loop.create_server(self._accept, *place, backlog=backlog)
+        else:
+            self._listener = await loop.create_unix_server(self._accept, sock=place, backlog=backlog)
+        self.sockets = self._listener.sockets
+        return int(self.sockets[0].getsockname()[1]) if isinstance(place, tuple) else 0
 
+    async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await self._runner.cleanup()
 
-def _protocol(runner: web.AppRunner, has_room: Callable[[], bool]) -> Callable[[], asyncio.BaseProtocol]:
-    accept = runner.server
-    assert accept is not None
-    return lambda: accept() if has_room() else RejectedConnection()
-
-
-def bound_port(server: asyncio.Server) -> int:
-    """The port that the server listens on."""
-    port: int = server.sockets[0].getsockname()[1]
-    return port
+    def _accept(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        has_room = server is not None and len(server.connections) < self._max_connections
+        return server() if server is not None and has_room else RejectedConnection()
 
 
 class RejectedConnection(asyncio.Protocol):

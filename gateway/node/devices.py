@@ -11,6 +11,7 @@ from gateway.listen.mqtt_front import MqttFront
 from gateway.listen.mqtt_listeners import Listeners
 from gateway.listen.websocket import WebSocketFront
 from gateway.net.descriptors import room_for_services
+from gateway.node.ports import Ports
 from gateway.observe.counters import Counters
 from store.api import Store
 
@@ -52,10 +53,12 @@ class Devices:
         await self.websocket.start()
         self.listeners = Listeners(self._config, self.front, self.websocket)
 
-    async def listen(self) -> dict[str, str]:
-        """Accept connections. Returns the addresses by the listeners' names. Raises OSError."""
+    async def listen(self, grpc: int, http: int) -> Ports:
+        """Accept connections. Returns the ports of the node, of which `grpc` and `http` are open. Raises OSError."""
         assert self.listeners is not None
-        return await self.listeners.open()
+        addresses = await self.listeners.open()
+        mqtt, ws = (int(addresses.pop(name, "-1").rpartition(":")[2]) for name in ("mqtt", "ws"))
+        return Ports(mqtt, ws, grpc, http, addresses)
 
     async def reload(self) -> None:
         """Read the certificates again."""

@@ -1,21 +1,20 @@
 """A gateway in its own process, with its store in another process."""
 
 import asyncio
-import logging
 
+from gateway.auth.authority import Authority
 from gateway.broker.client_ownership import gateway_name
 from gateway.config.config import Config
+from gateway.http.front import HttpFront
 from gateway.net.bind import check_host
 from gateway.node.devices import Devices
 from gateway.node.ports import Ports
-from gateway.node.services import make_authority, make_http, warn_of_open_ports
+from gateway.node.services import warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials
 from gateway.observe.counters import Counters
 from notify.event_receiver import EventReceiver
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig
-
-log = logging.getLogger(__name__)
 
 
 class GatewayNode:
@@ -42,19 +41,21 @@ class GatewayNode:
             config.split.store, name.decode(), EventReceiver(), settings, routed, credentials
         )
         store.on_lost(self.ended.set)
-        self._authority = authority = make_authority(store, config)
+        self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)
         self._devices = devices = Devices(store, authority, config, self.counters, name, store.figures)
-        self._http = make_http(
-            store, authority, config, lambda: {"": devices.figures()}, lambda: devices.front.admissions
+        self._http = HttpFront(
+            store,
+            authority,
+            lambda: {"": devices.figures()},
+            lambda: devices.front.admissions,
+            config.http.auth,
+            lambda: None,
         )
         try:
             await devices.start(self.ended.set)
             http = await self._http.start(config.host, config.http.port) if config.http.port >= 0 else -1
-            if not self._http.is_local:
-                warn_of_open_ports(config, -1, http)
-            addresses = await devices.listen()
-            mqtt, ws = (int(addresses.pop(each, "-1").rpartition(":")[2]) for each in ("mqtt", "ws"))
-            return Ports(mqtt, ws, -1, http, addresses)
+            warn_of_open_ports(config, self._http, -1, http)
+            return await devices.listen(-1, http)
         except BaseException:
             await self.stop()
             raise

@@ -1,8 +1,11 @@
-"""The fronts for services and people as configured, and warnings about those that are open to everybody."""
+"""The fronts of a process that has the store: gRPC, HTTP, and the administration socket."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
+from gateway.admin.sessions import SessionDirectory
+from gateway.admin.socket import AdminFront
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
 from gateway.http.front import HttpFront
@@ -11,40 +14,52 @@ from gateway.net.admission import Admission
 from gateway.net.proxy_protocol import address_text
 from gateway.node.rpc_server import RpcServer
 from gateway.rpc.limits import RpcLimits
-from store.api import Store
 from store.config import StoreConfig
+from store.engine import Engine
 
 log = logging.getLogger(__name__)
 
-
-def make_authority(store: Store, config: Config) -> Authority:
-    """Make the authority on users and rules for all fronts of the process."""
-    return Authority(store, config.mqtt.max_wrong_passwords)
+_STOP_GRACE: Final = 2.0  # seconds for gRPC calls to end
 
 
-def make_rpc(store: Store, authority: Authority, config: Config, settings: StoreConfig) -> RpcServer:
-    """Make the gRPC front. settings: of the store."""
-    groups = config.grpc.fifo_groups
-    limits = RpcLimits(max_user_properties=config.mqtt.max_user_properties)
-    return RpcServer(store, authority, limits, settings=settings, fifo_groups=groups, config=config.grpc)
+class Services:
+    """The fronts for services, people and administrators. Start them once, and stop them once."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        authority: Authority,
+        config: Config,
+        settings: StoreConfig,
+        sessions: SessionDirectory,
+        sources: Callable[[], Mapping[str, Figures]],
+        admissions: Callable[[], Sequence[Admission]] = list,
+    ) -> None:
+        """settings: of the store. sources, admissions: see `gateway.http.metrics`."""
+        self._config = config
+        limits = RpcLimits(max_user_properties=config.mqtt.max_user_properties)
+        self.rpc = RpcServer(engine, authority, limits, settings, config.grpc.fifo_groups, config.grpc)
+        self.http = HttpFront(engine, authority, sources, admissions, config.http.auth, lambda: self.rpc.calls)
+        self.admin = AdminFront(engine, sessions, config.data_dir)
+
+    async def start(self) -> tuple[int, int]:
+        """Listen for services and people. Returns the ports for gRPC and HTTP. Raises TlsError and OSError."""
+        config = self._config
+        grpc = await self.rpc.start(config.host, config.grpc.port)
+        http = await self.http.start(config.host, config.http.port)
+        warn_of_open_ports(config, self.http, grpc, http)
+        return grpc, http
+
+    async def stop(self) -> None:
+        await self.rpc.stop(_STOP_GRACE)
+        await self.http.stop()
+        await self.admin.stop()
 
 
-def make_http(
-    store: Store,
-    authority: Authority,
-    config: Config,
-    sources: Callable[[], Mapping[str, Figures]],
-    admissions: Callable[[], Sequence[Admission]] = list,
-    rpc: RpcServer | None = None,
-) -> HttpFront:
-    """Make the HTTP front. sources, admissions: see `gateway.http.metrics`. rpc: the gRPC front, if any."""
-    return HttpFront(
-        store, authority, sources, admissions, config.http.auth, lambda: None if rpc is None else rpc.calls
-    )
-
-
-def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:
-    """Warn about ports that accept anonymous callers. grpc, http: the ports, -1 for none."""
+def warn_of_open_ports(config: Config, front: HttpFront, grpc: int, http: int) -> None:
+    """Warn about ports that accept anonymous callers from other machines. grpc, http: the ports, -1 for none."""
+    if front.is_local:
+        return
     for name, port, auth in (("gRPC", grpc, config.grpc.auth), ("HTTP", http, config.http.auth)):
         if port >= 0 and "anonymous" in auth:
             where = address_text(config.host, port)

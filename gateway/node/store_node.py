@@ -1,10 +1,10 @@
 """A store in its own process, with the fronts for services. Gateways in other processes serve the devices."""
 
 import asyncio
-import logging
 from contextlib import suppress
+from typing import Final
 
-from gateway.admin.socket import AdminFront
+from gateway.auth.authority import Authority
 from gateway.broker.maintenance import SplitMaintenance
 from gateway.broker.remote_sessions import RemoteSessions
 from gateway.config.config import Config
@@ -12,7 +12,7 @@ from gateway.config.store import store_config
 from gateway.http.metrics import Figures
 from gateway.net.bind import check_host
 from gateway.node.ports import Ports
-from gateway.node.services import make_authority, make_http, make_rpc, warn_of_open_ports
+from gateway.node.services import Services
 from gateway.node.store_tls import store_credentials
 from gateway.observe.counters import Counters
 from notify.hub import Hub
@@ -20,10 +20,7 @@ from store.engine import Engine
 from store.remote.config import RemoteConfig
 from store.remote.server import StoreServer
 
-log = logging.getLogger(__name__)
-
-_STOP_GRACE = 2.0  # seconds for gRPC calls to end
-_CHECK_SECONDS = 0.05
+_CHECK_SECONDS: Final = 0.05
 
 
 class StoreNode:
@@ -40,23 +37,17 @@ class StoreNode:
         settings = store_config(config)
         await check_host(config.host)
         self._engine = engine = await Engine.open(config.data_dir, settings)
-        self._authority = authority = make_authority(engine, config)
+        self._authority = authority = Authority(engine, config.mqtt.max_wrong_passwords)
         self._maintenance = SplitMaintenance(engine, authority, self.counters)
         self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
         engine.gateway_registry.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.gateway_registry.expire(name.encode()))
-        self._rpc = make_rpc(engine, authority, config, settings)
-        self._http = make_http(engine, authority, config, self._figures, rpc=self._rpc)
-        self._admin = AdminFront(
-            engine, RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills), config.data_dir
-        )
+        sessions = RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills)
+        self._services = Services(engine, authority, config, settings, sessions, self._figures)
         try:
-            await self._admin.start()
+            await self._services.admin.start()
             await self._maintenance.serve()
-            grpc = await self._rpc.start(config.host, config.grpc.port)
-            http = await self._http.start(config.host, config.http.port)
-            if not self._http.is_local:
-                warn_of_open_ports(config, grpc, http)
+            grpc, http = await self._services.start()
             port = await self._server.start(config.split.listen, store_credentials(config.split))
             place = config.split.listen
             if not place.startswith("unix:"):
@@ -83,9 +74,7 @@ class StoreNode:
             return
         await self._maintenance.stop()
         await self._server.stop()
-        await self._rpc.stop(_STOP_GRACE)
-        await self._http.stop()
-        await self._admin.stop()
+        await self._services.stop()
         self._authority.stop()
         await self._engine.close()
         self._engine = None

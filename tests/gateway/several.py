@@ -14,7 +14,6 @@ from gateway.broker.maintenance import SplitMaintenance
 from gateway.config.config import load
 from gateway.config.store import store_config
 from gateway.node.devices import Devices
-from gateway.node.services import make_authority
 from gateway.observe.counters import Counters
 from notify.event_receiver import EventReceiver
 from notify.hub import Hub
@@ -91,7 +90,9 @@ class Several:
 
     async def _serve(self) -> None:
         self.engine = await Engine.open(self.config.data_dir, store_config(self.config))
-        self.keeping = SplitMaintenance(self.engine, make_authority(self.engine, self.config), Counters())
+        self.keeping = SplitMaintenance(
+            self.engine, Authority(self.engine, self.config.mqtt.max_wrong_passwords), Counters()
+        )
         await self.keeping.serve()
         if self.far:
             self.server = StoreServer(self.engine, Hub(self.engine), REMOTE)
@@ -112,11 +113,11 @@ class Several:
             own = gateway_name(name.partition("-")[0])
             way = self._ways[name] = Way(await self._store(name))
             store = cast("Store", way)
-            authority = self.authorities[name] = make_authority(store, self.config)
+            authority = self.authorities[name] = Authority(store, self.config.mqtt.max_wrong_passwords)
             gateway = self.gateways[name] = Devices(store, authority, self.config, counters, own)
             ended = self.ended[name] = asyncio.Event()
             await gateway.start(ended.set)
-            self.ports[name] = int((await gateway.listen())["mqtt"].rpartition(":")[2])
+            self.ports[name] = (await gateway.listen(-1, -1)).mqtt
 
     async def _store(self, name: str) -> Engine | RemoteStore:
         if not self.far:

@@ -131,7 +131,7 @@ async def test_a_pull_skips_holes_and_waits_behind_them(make_node: MakeNode) -> 
         waiting = asyncio.create_task(client.pull("home", 0, 10, wait_seconds=20))
         queue = partition_queue(b"home", 0)
         assert crc32c(b"home/t") % engine.partitions == 0
-        service = node._rpc._service
+        service = node._services.rpc._service
         assert service is not None
         await until(lambda: service._wakeups._waiting)
         await publish(node, b"home/t", b"11")

@@ -142,7 +142,7 @@ async def test_a_pull_that_waits_hears_of_what_entered(make_node: MakeNode) -> N
     (handle,) = await append(node, delayed(b"d"))
     async with Client(f"127.0.0.1:{node.ports.grpc}") as client:
         waiting = asyncio.create_task(client.pull("a", 0, 0, wait_seconds=20))
-        service = node._rpc._service
+        service = node._services.rpc._service
         assert service is not None
         await until(lambda: service._wakeups._waiting)
         await append(node, control.TimersFired([handle]).frame())

@@ -172,7 +172,7 @@ async def test_a_changed_user_has_to_authenticate_again(node: Node, question: st
 
 
 async def test_changes_apply_to_two_concurrent_calls(node: Node) -> None:
-    callers = node._rpc._callers
+    callers = node._services.rpc._callers
     assert callers is not None
     both = await asyncio.gather(*(callers.identify(ALICE.header(), None, "there") for _ in range(2)))
     assert [each.may_read(b"home/#") for each in both] == [True, True]
@@ -184,7 +184,7 @@ async def test_changes_apply_to_two_concurrent_calls(node: Node) -> None:
 
 async def test_missed_commits_refresh_all_callers(node: Node) -> None:
     """The missed commits may have changed users and rules."""
-    callers = node._rpc._callers
+    callers = node._services.rpc._callers
     assert callers is not None
     caller = await callers.identify(ALICE.header(), None, "there")
     seen = caller.changes
@@ -210,8 +210,8 @@ async def test_transaction_checks_require_the_right_to_publish(node: Node) -> No
     await set_user(node, "mallory", b"x")
     async with client(node) as alice:
         handle = (await alice.send("home/x", b"x", deliver_after=600.0)).position
-    assert node._rpc._service is not None
-    held = node._rpc._service._held
+    assert node._services.rpc._service is not None
+    held = node._services.rpc._service._held
     path, request = "/sluice.v1.Sluice/TransactionChecks", pb.TransactionChecksRequest(publisher="shop")
     codecs = (pb.TransactionChecksRequest.SerializeToString, pb.TransactionCheck.FromString)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
@@ -453,5 +453,5 @@ async def test_wrong_passwords_of_a_network_count_together(node: Node) -> None:
         transport = Mock()
         transport.get_extra_info = {"peername": (f"2001:db8::{number}", 5, 0, 0)}.get
         request = make_mocked_request("GET", "/metrics", headers, transport=transport)
-        said.append((await node._http._metrics(request)).status)
+        said.append((await node._services.http._metrics(request)).status)
     assert said == [401, 401, 401, 429]
