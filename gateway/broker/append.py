@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from gateway.observe.throttled_log import tell_failure
-from store.api import Appended, Store
+from store.api import Appended, LogStore
 from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
@@ -15,7 +15,7 @@ _BUSY_SECONDS: Final = 0.1  # until a busy store is tried again
 _SIZE: Final = 1 << 20  # bytes of a session's records in one append, unless one record is larger
 
 
-async def append(store: Store, frames: list[bytes]) -> None:
+async def append(store: LogStore, frames: list[bytes]) -> None:
     """Append records and wait for the commit. Raises StoreError."""
     if not frames:
         return
@@ -37,7 +37,7 @@ class LastRecords:
     """The last records of connections that have ended. They wait while the store is busy: without them a will would be
     lost, or a dropped one be sent."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: LogStore) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[bytes, asyncio.Future[None]] = {}  # by client id; one connection each

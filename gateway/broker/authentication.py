@@ -21,7 +21,7 @@ from gateway.observe.counters import Counters
 from matcher.cover import Shape
 from matcher.names import is_shared
 from matcher.reserved import filter_of
-from store.api import Commit, Outbound, SessionState, Store, User
+from store.api import AccountStore, Commit, Outbound, SessionState, User
 from store.errors import StoreError
 
 _SLICE: Final = 1000  # connections checked in one turn of the loop
@@ -32,7 +32,7 @@ class Authentication:
 
     def __init__(
         self,
-        store: Store,
+        store: AccountStore,
         authority: Authority,
         counters: Counters,
         connections: Callable[[], list[Connection]],

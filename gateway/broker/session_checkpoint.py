@@ -17,7 +17,7 @@ from gateway.observe.throttled_log import tell_failure
 from gateway.session.session import Session
 from matcher.reserved import replay_name
 from store import control
-from store.api import Appended, PendingRetained, Store, StoredSubscription
+from store.api import Appended, LogStore, PendingRetained, StoredSubscription
 from store.control import ControlRecord
 from store.errors import StoreError
 
@@ -36,7 +36,7 @@ _BESIDES: Final = 32  # bytes of it for each filter, at the most
 class SessionCheckpoint:
     """Writes the progress of this node's durable sessions to the log."""
 
-    def __init__(self, store: Store, on_failed: Callable[[Session, StoreError], None]) -> None:
+    def __init__(self, store: LogStore, on_failed: Callable[[Session, StoreError], None]) -> None:
         self._store = store
         self._on_failed = on_failed  # the store did not take a record: the session cannot go on
         self._loop = asyncio.get_running_loop()

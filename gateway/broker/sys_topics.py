@@ -23,7 +23,7 @@ from gateway.session.subscription import Subscription
 from matcher.names import matches
 from matcher.reserved import SYS
 from record.layout import FLAG_RETAIN, Kind
-from store.api import Store
+from store.api import LogStore
 
 _MINUTES: Final = (1, 5, 15)
 
@@ -52,7 +52,7 @@ class SysTopics:
 
     def __init__(
         self,
-        store: Store,
+        store: LogStore,
         router: Router,
         counters: Counters,
         held: Mapping[bytes, tuple[Session, Connection]],

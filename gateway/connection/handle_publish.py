@@ -26,7 +26,7 @@ from gateway.topics.destination import Destination, InvalidDestination, frame_to
 from matcher.reserved import DOLLAR
 from record import frame
 from record.layout import FLAG_ADDRESSED, FLAG_RETAIN, FLAG_TRACK_ID, Kind
-from store.api import Appended, Store
+from store.api import Appended, LogStore, Store
 from store.control import InboundReleased
 from store.errors import StoreBusy
 
@@ -304,7 +304,7 @@ class AppendQueue:
     and at most one read of each connection waits.
     """
 
-    def __init__(self, store: Store, limit: int) -> None:
+    def __init__(self, store: LogStore, limit: int) -> None:
         self._store = store
         self._limit = limit  # bytes
         self._size: int = 0  # bytes that the store has

@@ -31,7 +31,7 @@ from gateway.delivery.turn_queue import TurnQueue
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
-from store.api import Store
+from store.api import MessageStore
 from store.errors import OffsetOutOfRange, StoreError
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _LEAST_WINDOW: Final = 16  # messages that each may have in flight in any case
 class CatchUp:
     """Reads the backlogs of a node's sessions."""
 
-    def __init__(self, store: Store, router: Router, on_failed: Callable[[Session, StoreError], None]) -> None:
+    def __init__(self, store: MessageStore, router: Router, on_failed: Callable[[Session, StoreError], None]) -> None:
         self._store = store
         self._on_failed = on_failed  # the session's backlog cannot be read: it cannot go on
         self._turns = TurnQueue(self._take_turn, self._left)

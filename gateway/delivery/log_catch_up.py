@@ -15,7 +15,7 @@ from gateway.session.message_encoding import Message
 from gateway.session.session import Session
 from record import scan, store_time_of
 from record.layout import FLAG_HELD, Kind
-from store.api import Chunk, Store
+from store.api import Chunk, LogStore
 from store.errors import OffsetOutOfRange
 
 _READ_BYTES: Final = 256 * 1024  # of the log, at once
@@ -24,7 +24,7 @@ _READ_BYTES: Final = 256 * 1024  # of the log, at once
 class LogCatchUp:
     """Reads the log for sessions that are behind."""
 
-    def __init__(self, store: Store, router: Router, released: ReleasedMessages) -> None:
+    def __init__(self, store: LogStore, router: Router, released: ReleasedMessages) -> None:
         self._store = store
         self._router = router
         self._released = released

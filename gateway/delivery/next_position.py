@@ -7,11 +7,11 @@ binary search and a record in each partition.
 
 from gateway.session.message_encoding import Message
 from record import store_time_of
-from store.api import Store, partition_queue
+from store.api import MessageStore, QueueStore, partition_queue
 from store.errors import OffsetOutOfRange
 
 
-async def find_next_position(store: Store, parent: bytes, position: int, limit: int) -> int:
+async def find_next_position(store: MessageStore, parent: bytes, position: int, limit: int) -> int:
     """The first position, from `position` on and up to `limit`, where a message of the parent topic may have entered;
     `position` itself if that is not known. Everything before `limit` is folded. Raises StoreError."""
     chunk = await store.read(position, 1)
@@ -31,7 +31,7 @@ async def find_next_position(store: Store, parent: bytes, position: int, limit: 
     return limit if first is None else max(position, min(limit, await store.position_at(first)))
 
 
-async def _next_entry(store: Store, queue: bytes, since: int) -> int | None:
+async def _next_entry(store: QueueStore, queue: bytes, since: int) -> int | None:
     """Store time at which the first message that is not older than `since` entered a partition. None: there is none.
     `since` itself: it is not known. Raises OffsetOutOfRange."""
     offset = await store.offset_at(queue, since)

@@ -13,7 +13,7 @@ from typing import Final
 from gateway.session.message_encoding import Message
 from record import decode, position_of, split, store_time_of
 from record.layout import FLAG_REVIVED, Kind
-from store.api import Store, topic_queue
+from store.api import MessageStore, topic_queue
 from store.control import TimersFired, TransactionsEnded
 from store.errors import OffsetOutOfRange
 
@@ -33,7 +33,7 @@ def may_release(kind: int, flags: int) -> bool:
 class ReleasedMessages:
     """The messages that records of the log released, by the position of the record."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._found: dict[int, Released] = {}  # the first found comes first
         self._found_bytes = 0

@@ -22,7 +22,7 @@ from gateway.session.subscription import Subscription
 from matcher.names import parent_of
 from record import scan, store_time_of
 from record.layout import FLAG_HELD, Kind
-from store.api import Chunk, Store
+from store.api import Chunk, MessageStore
 from store.errors import OffsetOutOfRange, StoreError
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Replays:
 
     def __init__(
         self,
-        store: Store,
+        store: MessageStore,
         router: Router,
         released: ReleasedMessages,
         on_arrived: Callable[[Session], None],

@@ -7,7 +7,7 @@ from gateway.session.inflight import Inflight
 from gateway.session.message_encoding import Message
 from gateway.session.session import Session
 from matcher.reserved import filter_of
-from store.api import Store, subscription_queue
+from store.api import MessageStore, subscription_queue
 from store.errors import OffsetOutOfRange
 
 _MOST: Final = 256  # resent in one turn
@@ -16,7 +16,7 @@ _MOST: Final = 256  # resent in one turn
 class Resends:
     """Sends them again, in the order of `Session.resends`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
 
     async def send(self, session: Session) -> None:

@@ -12,13 +12,13 @@ from gateway.session.pending_work import RetainedRequest
 from gateway.session.session import Session
 from gateway.topics.browse import browse
 from matcher.reserved import TOPICS, is_below
-from store.api import Retained, Store
+from store.api import QueueStore, Retained
 
 _MAX_PAGE: Final = 64  # values
 _PAGE_BYTES: Final = 256 * 1024  # of values read at once, estimated by the page before
 
 
-async def send_page(store: Store, session: Session) -> None:
+async def send_page(store: QueueStore, session: Session) -> None:
     """Send the next page of the session's oldest request for retained values. Raises StoreError."""
     topic_filter, request = next(iter(session.retained.items()))
     limit = request.page

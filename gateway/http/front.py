@@ -17,7 +17,7 @@ from gateway.net.bind import is_local
 from gateway.net.bounded_http import BoundedHttp
 from gateway.net.proxy_protocol import address_text
 from matcher.reserved import SYS
-from store.api import Store
+from store.api import LogStore
 from store.errors import StoreError
 
 _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
@@ -29,7 +29,7 @@ class HttpFront:
 
     def __init__(
         self,
-        store: Store,
+        store: LogStore,
         authority: Authority,
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]],

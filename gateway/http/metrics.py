@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.net.admission import Admission
-from store.api import Store
+from store.api import LogStore
 
 Figures = Mapping[str, int]  # as `gateway.node.devices` has them
 
@@ -58,7 +58,7 @@ class NodeCollector:
 
     def __init__(
         self,
-        store: Store,
+        store: LogStore,
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]],
         service_logins_failed: Mapping[str, int],

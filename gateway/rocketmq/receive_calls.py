@@ -13,7 +13,7 @@ from gateway.rocketmq.status import RocketError
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
-from store.api import PopRequest, Receipts, Start, Store
+from store.api import PopRequest, QueueStore, Receipts, Start
 
 _MARGIN_S: Final = 0.5  # between the reply and the client's timeout
 _DEFAULT_WAIT_S: Final = 20.0
@@ -36,7 +36,7 @@ class ReceiveCalls:
 
     def __init__(
         self,
-        store: Store,
+        store: QueueStore,
         groups: LongPolling,
         clients: TelemetryClients,
         leases: LeaseRenewal,

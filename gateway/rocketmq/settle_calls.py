@@ -8,7 +8,7 @@ from gateway.rocketmq.receipts import receipts_of
 from gateway.rocketmq.status import OK, RocketError, status_of
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling
-from store.api import Receipts, Store
+from store.api import QueueStore, Receipts
 
 _STALE = RocketError(
     pb.INVALID_RECEIPT_HANDLE, "the message is finished, or its lease ended and the message was delivered again"
@@ -21,7 +21,7 @@ class SettleCalls:
     Every method raises `RocketError` and `StoreError`.
     """
 
-    def __init__(self, store: Store, groups: LongPolling, leases: LeaseRenewal, limits: RpcLimits) -> None:
+    def __init__(self, store: QueueStore, groups: LongPolling, leases: LeaseRenewal, limits: RpcLimits) -> None:
         self._store = store
         self._groups = groups
         self._leases = leases

@@ -19,7 +19,7 @@ from typing import Final
 
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
-from store.api import PopRequest, PopResult, Receipts, Store, dead_letter_queue, partition_queue
+from store.api import GroupStore, PopRequest, PopResult, Receipts, dead_letter_queue, partition_queue
 
 _SOURCES: Final = 256  # in the cache; each has all partitions of a topic
 _MAX_TIMER_S: Final = 3600.0
@@ -92,7 +92,7 @@ class WaitingMembers:
 class LongPolling:
     """Leases and settles messages for members of groups. It has a line for each source with waiting members."""
 
-    def __init__(self, store: Store, wakeups: Wakeups) -> None:
+    def __init__(self, store: GroupStore, wakeups: Wakeups) -> None:
         self._store = store
         self._wakeups = wakeups
         self._lines: dict[tuple[bytes, bytes], WaitingMembers] = {}  # by group and key

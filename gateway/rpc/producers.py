@@ -12,7 +12,7 @@ from typing import Final
 from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.visibility import CALLER
 from store import control
-from store.api import Appended, Store
+from store.api import Appended, LogStore
 from store.producer_progress import RETURNING
 
 MAX_NAME: Final = 64  # bytes
@@ -30,7 +30,7 @@ class ProducerStream:
         self._missing = 0  # records of that request that were not stored
         self._digest = 0  # of the work up to that request
 
-    async def recall(self, store: Store) -> None:
+    async def recall(self, store: LogStore) -> None:
         """Read the progress from the store. Raises `StoreError`."""
         # Every append of an older stream, here or at another gateway, is committed before this record or never.
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()

@@ -8,7 +8,7 @@ import grpc
 import record
 from gateway.auth.callers import Caller
 from gateway.rpc.status import RequestError
-from store.api import Child, GroupState, Store
+from store.api import Child, GroupState, GroupStore
 
 CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)  # of the call of this task
 REVOKED: Final = "the user was changed or removed"
@@ -57,7 +57,7 @@ def topic_of(frame: bytes) -> bytes:
     return topic
 
 
-async def group_state(store: Store, name: bytes) -> GroupState | None:
+async def group_state(store: GroupStore, name: bytes) -> GroupState | None:
     """The group of that name, or None. Raises `StoreError`."""
     if not name or not name[-1]:
         return None  # no group has such a name

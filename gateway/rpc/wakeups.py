@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from matcher.names import parent_of
-from store.api import Commit, Store, dead_letter_queue
+from store.api import Commit, LogStore, dead_letter_queue
 from store.commit_listeners import GROUPS, MESSAGES
 
 _PARENT: Final = b"p"
@@ -20,7 +20,7 @@ class Wakeups:
     """Waiters by key: `p` and a parent topic, the name of a dead-letter queue, or `group_key`. The server's limit of
     concurrent calls bounds their number."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: LogStore) -> None:
         self._waiting: dict[bytes, set[asyncio.Event]] = {}
         self._parents = 0  # keys that are parent topics
         self._listening = store.on_commit(self._committed, 0)  # to nothing while nobody waits

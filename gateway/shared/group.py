@@ -28,7 +28,7 @@ from gateway.session.session import Session
 from gateway.shared.leases import TICKS, LeasedMessage, Leases, Offsets
 from gateway.shared.member import SharedMember
 from record import split
-from store.api import Handed, PopRequest, Start, Store
+from store.api import GroupStore, Handed, PopRequest, Start
 from store.errors import StoreBusy, StoreError
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class SharedGroup:
     def __init__(
         self,
         name: bytes,
-        store: Store,
+        store: GroupStore,
         counters: Counters,
         gateway: bytes,
         lease_ms: int,

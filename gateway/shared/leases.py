@@ -13,7 +13,7 @@ from gateway.observe.counters import Counters
 from gateway.observe.throttled_log import tell_failure
 from gateway.session.inflight import RESERVED, Inflight
 from gateway.shared.member import SharedMember
-from store.api import Receipts, Store, subscription_queue
+from store.api import GroupStore, Receipts, subscription_queue
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Leases:
 
     def __init__(
         self,
-        store: Store,
+        store: GroupStore,
         group: bytes,
         lease_ms: int,
         counters: Counters,

@@ -11,7 +11,7 @@ import record
 from matcher.names import has_wildcard
 from matcher.reserved import INBOX, TOPICS, is_below
 from record.layout import FLAG_RETAIN, MAX_TOPIC, Kind
-from store.api import Retained, Store
+from store.api import QueueStore, Retained
 
 _PREFIX: Final = TOPICS + b"/"
 
@@ -28,7 +28,7 @@ def parent_levels(topic_filter: bytes) -> bytes | None:
     return above if not above or above.endswith(b"/") else None
 
 
-async def browse(store: Store, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
+async def browse(store: QueueStore, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
     """Return up to `limit` answers behind the topic `after`. Fewer mean the end. Raises StoreError."""
     above = parent_levels(topic_filter)
     found: list[Retained] = []

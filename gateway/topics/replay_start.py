@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from matcher.names import has_wildcard, is_valid_filter
 from matcher.reserved import REPLAY, filter_of, is_below
-from store.api import Store, topic_queue
+from store.api import MessageStore, topic_queue
 
 PROPERTY: Final = b"replay"  # the user property of a SUBSCRIBE
 
@@ -65,7 +65,7 @@ def parse_start(words: bytes, topic_filter: bytes, now_ms: int) -> ReplayStart |
         return None
 
 
-async def resolve_start(store: Store, topic_filter: bytes, start: ReplayStart) -> tuple[int, int]:
+async def resolve_start(store: MessageStore, topic_filter: bytes, start: ReplayStart) -> tuple[int, int]:
     """Return (start, current end): offsets in the queue of a topic, or log positions for a wildcard filter.
 
     Messages that retention has removed behind an offset are counted when the subscription reads them. Raises

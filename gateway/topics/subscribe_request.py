@@ -9,7 +9,7 @@ from gateway.topics.browse import parent_levels
 from gateway.topics.replay_start import NoSuchStart, ReplayStart, parse_start, resolve_start, split_replay
 from matcher.names import has_wildcard, split_shared
 from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, inbox_of, is_below
-from store.api import Store, StoredSubscription
+from store.api import MessageStore, StoredSubscription
 
 _FORM: Final = b"the form is $replay/<from>/<filter>, from earliest, a time, -<seconds>, or offset:<n> of one topic"
 _WORDS: Final = b"replay takes earliest, a time, -<seconds>, or offset:<n> of one topic"
@@ -91,7 +91,7 @@ class SubscribeRequest:
     def refuse(self, reason: ReasonCode, why: bytes) -> None:
         self.reason, self.why, self.start = reason, why, None
 
-    async def find_start(self, store: Store, delivered_end: int, is_durable: bool) -> None:
+    async def find_start(self, store: MessageStore, delivered_end: int, is_durable: bool) -> None:
         """Find where the replay starts.
 
         A subscription that the log will not record gets its cursor here, as the record would give it. Raises

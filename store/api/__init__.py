@@ -82,6 +82,7 @@ __all__ = [
     "HeldStore",
     "Listening",
     "LogStore",
+    "MessageStore",
     "Moved",
     "NamedClaim",
     "Outbound",
@@ -114,5 +115,9 @@ __all__ = [
 ]
 
 
-class Store(LogStore, QueueStore, SessionStore, GroupStore, HeldStore, GatewayStore, AccountStore, Protocol):
+class MessageStore(LogStore, QueueStore, Protocol):
+    """The log and its queues, for readers of messages."""
+
+
+class Store(MessageStore, SessionStore, GroupStore, HeldStore, GatewayStore, AccountStore, Protocol):
     """The log and all its views."""
