@@ -33,7 +33,7 @@ from store.api import (
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, StoreFailed, TooManyGroups
 from store.groups.lease_owners import LeaseOwners
-from store.groups.pop_decision import PopDecision, begin_all, first_new, is_begun, turn_of
+from store.groups.pop_decision import PopDecision, begin_all, is_begun, turn_of
 from store.groups.queue_decision import QueueDecision, UncommittedQueues, runs_of
 from store.groups.selection import QueueSelector, SelectedMessages
 from store.groups.settle import SettleDecision
@@ -298,7 +298,7 @@ class GroupService:
         begin_all(self._views, group, queues, request.start)
         for each in sorted(queues, key=turn_of):
             some = 0 if request.ordered and is_begun(each) else wanted
-            selected[each.queue] = await selector.select(each.queue, first_new(self._views, each), some)
+            selected[each.queue] = await selector.select(each.queue, each.first, some)
             wanted -= len(selected[each.queue].offsets)
         await self._unlocked(group)
         return selected

@@ -225,6 +225,7 @@ class PopDecision:
         return 1 if deliveries == UNSENT else min(deliveries + 1, MAX_DELIVERIES)
 
     def _lease_new(self) -> None:
+        """Lease new messages. The references of all queues are read at once."""
         leased = 0
         for queue in self._queues:
             if queue.state is not None:
@@ -233,9 +234,12 @@ class PopDecision:
                 leased += queue.uncommitted.fresh
         queues = sorted(self._queues, key=turn_of) if len(self._queues) > 1 else self._queues
         ends = self._views.ends([queue.queue for queue in queues])
+        left = self._records
+        wanted: list[QueueDecision] = []
+        runs: list[tuple[bytes, int, int]] = []  # of each of these: queue, first offset, count
         for i in range(len(queues)):
-            if not self._has_room:
-                return
+            if left <= 0:
+                break
             queue, end = queues[i], ends[i]
             if queue.next >= end:
                 continue
@@ -243,7 +247,7 @@ class PopDecision:
                 self.is_limited = True
                 self._is_cut_short |= bool(queue.gone or queue.dead)  # perhaps they were all
                 continue
-            first = first_new(self._views, queue)
+            first = queue.first if self._is_whole else max(queue.first, self._views.first(queue.queue))
             floor = queue.state.floor if queue.state is not None and queue.state.unfinished else first
             room = min(self._config.max_group_leases - leased, floor + self._config.max_group_window - first)
             if room <= 0:
@@ -251,11 +255,64 @@ class PopDecision:
                 for other in self._queues:
                     self._is_cut_short |= bool(other.gone or other.dead)  # which makes room
                 continue
-            self.is_limited |= room < min(self._records, end - first)
+            self.is_limited |= room < min(left, end - first)
             if self._selected is not None:
                 leased += self._lease_selected(queue, first, end, self._selected[queue.queue], room)
-            else:
-                leased += self._lease_all(queue, first, min(end, first + min(room, self._records)), end)
+                left = self._records if self._has_room else 0
+            elif first < end:
+                count = min(room, left, end - first)
+                queue.end = end
+                wanted.append(queue)
+                runs.append((queue.queue, first, count))
+                leased += count
+                left -= count
+        if runs:
+            self._lease_wanted(wanted, runs)
+
+    def _lease_wanted(self, queues: list[QueueDecision], runs: list[tuple[bytes, int, int]]) -> None:
+        """Lease new messages of these queues, as far as there is room."""
+        refs = self._views.references_of(runs)
+        packed = refs[0] if len(refs) == 1 else b"".join(refs)
+        if not self._is_whole and packed and self._views.has_gone(packed):
+            self._lease_remaining(queues, runs, refs)
+            return
+        lengths = record.unpack_refs(packed)[1]
+        at = 0
+        for i in range(len(queues)):
+            if not self._has_room:
+                return
+            _, first, wanted = runs[i]
+            count = len(refs[i]) // REFERENCE
+            self._is_short |= count < wanted
+            leased = self._lease_run(queues[i], first, 1, refs[i], lengths[at : at + count])
+            self._go_on(queues[i], leased, first + leased)
+            at += count
+
+    def _lease_remaining(
+        self, queues: list[QueueDecision], runs: list[tuple[bytes, int, int]], refs: list[bytes]
+    ) -> None:
+        """Lease new messages of these queues where some have left the log."""
+        is_all = sum([wanted for _, _, wanted in runs]) < self._records
+        for i in range(len(queues)):
+            if not self._has_room:
+                return
+            queue, packed = queues[i], refs[i]
+            _, first, wanted = runs[i]
+            count = len(packed) // REFERENCE
+            self._is_short |= count < wanted
+            if count and self._are_gone(packed):
+                examined = min(queue.end, first + max(self._gone_left, count))
+                packed = self._views.references(queue.queue, first, examined - first)
+                self._gone_left -= len(packed) // REFERENCE
+                if self._are_gone(packed):
+                    self._is_cut_short = examined < queue.end or self._gone_left <= 0
+                    if queue.state is not None:
+                        queue.state.seen = examined
+            before = self._records
+            behind, _ = self._lease(queue, first, 1, packed)
+            self._go_on(queue, before - self._records, behind)
+        if not is_all and self._has_room:
+            self._is_cut_short = True  # there may be messages in place of those that left the log
 
     def _lease_selected(
         self, queue: QueueDecision, first: int, queue_end: int, selected: SelectedMessages, room: int
@@ -292,37 +349,22 @@ class PopDecision:
         elif queue.state is not None:
             queue.state.seen = end
 
-    def _lease_all(self, queue: QueueDecision, first: int, end: int, queue_end: int) -> int:
-        """Lease new messages of [first, end). Returns how many."""
-        refs = self._views.references(queue.queue, first, end - first)
-        count = len(refs) // REFERENCE
-        self._is_short |= count < end - first
-        if count and not self._is_whole and self._are_gone(refs):
-            examined = min(queue_end, first + max(self._gone_left, count))
-            refs = self._views.references(queue.queue, first, examined - first)
-            self._gone_left -= len(refs) // REFERENCE
-            if self._are_gone(refs):
-                self._is_cut_short = examined < queue_end or self._gone_left <= 0
-                if queue.state is not None:
-                    queue.state.seen = examined
-        before = self._records
-        behind, _ = self._lease(queue, first, 1, refs)
-        leased = before - self._records
-        if leased:
-            self._note_new(queue, leased)
-            queue.reclaimed += behind - queue.next - leased
-            queue.next = behind
-        return leased
-
     def _are_gone(self, refs: bytes) -> bool:
         """Whether all of these records left the log."""
         if not self._views.has_gone(refs):
             return False
         return all(self._views.is_gone(position) for position in record.unpack_refs(refs)[0])
 
+    def _go_on(self, queue: QueueDecision, leased: int, behind: int) -> None:
+        """Let the group go on at the offset `behind`: the last `leased` messages are leased for the first time."""
+        if leased:
+            self._note_new(queue, leased)
+            queue.reclaimed += behind - queue.next - leased
+            queue.next = behind
+
     @staticmethod
     def _note_new(queue: QueueDecision, leased: int) -> None:
-        """The last of the leases are of messages that nobody had before."""
+        """Note that the last `leased` messages are leased for the first time."""
         queue.fresh = leased
         for lease in reversed(queue.leases):
             if not leased:
@@ -338,8 +380,9 @@ class PopDecision:
         if not refs:
             return first, []
         if self._is_whole or not self._views.has_gone(refs):
-            return first + self._lease_run(queue, first, deliveries, refs), []
-        is_gone = [self._views.is_gone(position) for position in record.unpack_refs(refs)[0]]
+            return first + self._lease_run(queue, first, deliveries, refs, record.unpack_refs(refs)[1]), []
+        positions, lengths, _, _ = record.unpack_refs(refs)
+        is_gone = [self._views.is_gone(position) for position in positions]
         gone: list[tuple[int, int]] = []
         at, count = 0, len(is_gone)
         while at < count:
@@ -349,17 +392,19 @@ class PopDecision:
             if is_gone[at]:
                 gone.append((first + at, end - at))
             else:
-                leased = self._lease_run(queue, first + at, deliveries, refs[at * REFERENCE : end * REFERENCE])
+                leased = self._lease_run(
+                    queue, first + at, deliveries, refs[at * REFERENCE : end * REFERENCE], lengths[at:end]
+                )
                 if leased < end - at:
                     return first + at + leased, gone
             at = end
         return first + at, gone
 
-    def _lease_run(self, queue: QueueDecision, first: int, deliveries: int, refs: bytes) -> int:
+    def _lease_run(self, queue: QueueDecision, first: int, deliveries: int, refs: bytes, lengths: list[int]) -> int:
         """Lease the first of these messages while there is room. Returns how many: the first of all always fits."""
         records, left = self._records, self._bytes
         count = 0
-        for length in record.unpack_refs(refs)[1]:
+        for length in lengths:
             if records <= 0 or (length > left and self._is_begun):
                 left = 0
                 break
@@ -405,12 +450,7 @@ def begin_all(views: Views, group: bytes, queues: Sequence[QueueDecision], start
                 known = views.end(queue.queue) if start is Start.LATEST else views.first(queue.queue)
             queue.is_new = True
             queue.begin = queue.next = known
-
-
-def first_new(views: Views, queue: QueueDecision) -> int:
-    """The first offset of a queue that may be leased for the first time."""
-    first = queue.next if views.is_whole else max(queue.next, views.first(queue.queue))
-    return first if queue.state is None else max(first, queue.state.seen)
+        queue.first = queue.next if state is None else max(queue.next, state.seen)
 
 
 def turn_of(queue: QueueDecision) -> int:

@@ -61,7 +61,9 @@ class QueueDecision:
         "begin",
         "claimed",
         "dead",
+        "end",
         "expected",
+        "first",
         "fresh",
         "fresh_runs",
         "gone",
@@ -88,6 +90,8 @@ class QueueDecision:
         self.is_new = False  # the group is new to the queue
         self.begin = 0  # where it begins then
         self.next = 0  # the first offset that nobody was ever leased
+        self.first = 0  # the first offset from there on whose message may be in the log
+        self.end = 0  # of the queue
         self.leases: list[Run] = []
         self.fresh = 0  # leased messages that nobody had before
         self.fresh_runs: list[tuple[int, int]] = []  # these, as [first, end)

@@ -45,7 +45,7 @@ class QueueSelector:
 
     async def select(self, queue: bytes, first: int, wanted: int) -> SelectedMessages:
         """Examine messages from offset `first` on, until `wanted` are found."""
-        selected = SelectedMessages(first)
+        selected = SelectedMessages(max(first, self._views.first(queue)))
         while self._left > 0 and len(selected.offsets) < wanted:
             count = min(_PAGE, self._left, self._views.end(queue) - selected.end)
             if count <= 0:

@@ -143,6 +143,15 @@ class Database:
             self._queue_rows = self._db.iter()
         return self._queue_rows
 
+    def last_queue_row(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The last row at or before `key` that shares its first `QUEUE_PREFIX` bytes."""
+        rows = self.queue_cursor()
+        rows.seek_for_prev(key)
+        if not self.is_at_row(rows):
+            return None
+        found: bytes = rows.key()
+        return (found, rows.value()) if found[:QUEUE_PREFIX] == key[:QUEUE_PREFIX] else None
+
     def is_at_row(self, rows: RdictIter) -> bool:
         """Whether the iterator is at a row. Raises `ViewsDamaged` if a damaged block ended it."""
         if rows.valid():

@@ -292,6 +292,20 @@ class Views:
             return older + self._tails.waiting(digest, waiting, limit - count)
         return older
 
+    def references_of(self, runs: Sequence[tuple[bytes, int, int]]) -> list[bytes]:
+        """`references` of each (queue, offset, limit)."""
+        found: list[bytes] = []
+        digests = [queue_digest(queue) for queue, _, _ in runs]
+        waiting = [self._tails.first_waiting(digest) for digest in digests]
+        for (queue, offset, limit), digest, indexed in zip(runs, digests, waiting, strict=True):
+            if indexed < 0:
+                found.append(self._index.references(digest, offset, limit))
+            elif offset >= indexed:
+                found.append(self._tails.waiting(digest, offset, limit))
+            else:
+                found.append(self.references(queue, offset, limit))
+        return found
+
     def _cold_end(self, queue: bytes) -> int:
         if queue[:1] == b"t" and not self.names.is_topic(queue[1:]):
             return 0

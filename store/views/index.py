@@ -82,6 +82,8 @@ class Index:
         generation, first, refs = found
         pieces = [refs[(offset - first) * REFERENCE : (offset - first + limit) * REFERENCE]]
         count = len(pieces[0]) // REFERENCE
+        if count == limit:
+            return pieces[0]
         following = offset + count
         rows = self._database.queue_cursor()
         while count and count < limit and generation <= self.newest:
@@ -165,13 +167,10 @@ class Index:
 
     def _entry(self, digest: bytes, offset: int) -> tuple[int, int, bytes] | None:
         """(generation, first offset, references) of the last entry that begins at or before `offset`."""
-        rows = self._database.queue_cursor()
         for generation in range(self.newest, self.oldest - 1, -1):
-            rows.seek_for_prev(index_key(generation, digest, offset))
-            if self._database.is_at_row(rows):
-                key = rows.key()
-                if key[:QUEUE_PREFIX] == index_key(generation, digest, 0)[:QUEUE_PREFIX]:
-                    return generation, _KEY.unpack(key)[3], rows.value()
+            row = self._database.last_queue_row(index_key(generation, digest, offset))
+            if row is not None:
+                return generation, int.from_bytes(row[0][QUEUE_PREFIX:], "big"), row[1]
         return None
 
 
