@@ -4,6 +4,7 @@ All messages of one read of the socket are one append. Their acknowledgements ar
 `PublishBatch` until the append is committed. Nothing is acknowledged before that.
 """
 
+from abc import ABCMeta, abstractmethod
 from collections import deque
 from time import time
 from typing import Final
@@ -36,7 +37,7 @@ _MAX_EXPLAINED: Final = 16  # acknowledgements for one read that carry a reason 
 PACKET_ID_IN_USE: Final = b"the packet id is that of a message of QoS 2 whose exchange has not ended (MQTT-2.2.1-3)"
 
 
-class PublishHandler(FlowControl):
+class PublishHandler(FlowControl, metaclass=ABCMeta):
     """The side of a connection that takes messages from the client."""
 
     def __init__(
@@ -61,9 +62,9 @@ class PublishHandler(FlowControl):
         self.explained: int = 0  # acknowledgements for the current read that carry a reason string
         self.problem_information: bool = True  # the client wants reason strings (MQTT-3.1.2-29)
 
+    @abstractmethod
     def fail(self, error: ProtocolError) -> None:
         """Close the connection because of an error."""
-        raise NotImplementedError
 
     def append_failed(self, error: Exception) -> None:
         """Close the connection because an append failed: nothing of it was acknowledged."""

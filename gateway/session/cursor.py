@@ -1,5 +1,6 @@
 """What the two cursors of a subscription have in common: one reads a queue, the other one the log."""
 
+from abc import ABCMeta, abstractmethod
 from typing import Final
 
 from record import crc32c
@@ -7,7 +8,7 @@ from record import crc32c
 _PACKET_IDS: Final = 65_535
 
 
-class Cursor:
+class Cursor(metaclass=ABCMeta):
     """A place from which a subscription goes on. Its unit is an offset of a queue, or a position of the log."""
 
     __slots__ = ("_first_id", "committed", "durable", "end", "floor", "next", "sent_before", "topic_filter")
@@ -22,17 +23,17 @@ class Cursor:
         self.sent_before = sent_before  # what lies below it may have been sent by a node that died
         self._first_id = crc32c(topic_filter) % _PACKET_IDS
 
+    @abstractmethod
     def ack(self, offset: int) -> bool:
         """Mark the message at `offset` as acknowledged. Returns whether reading would soon wait for a record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_settled(self, offset: int) -> bool:
         """Whether the cursor does not read `offset` again after a crash, so that its exchange may be forgotten."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_past(self, offset: int) -> bool:
         """Whether the cursor does not read `offset` again when it goes on at `next`."""
-        raise NotImplementedError
 
     @property
     def commit_offset(self) -> int:

@@ -1,5 +1,7 @@
 """A client's subscriptions, and how a message reaches a session by those that match its topic."""
 
+from abc import ABCMeta, abstractmethod
+
 from gateway.net.write_buffer import WriteBuffer
 from gateway.observe.counters import Counters
 from gateway.session.cursor import Cursor
@@ -10,7 +12,7 @@ from gateway.session.replay_cursor import FOLLOW, ReplayCursor
 from store.api import Moved
 
 
-class Subscriber:
+class Subscriber(metaclass=ABCMeta):
     """A session (`gateway.session.session.Session`) as the router and its own parts know it."""
 
     def __init__(self, client_id: bytes, durable: bool, write_buffer: WriteBuffer, counters: Counters) -> None:
@@ -28,35 +30,35 @@ class Subscriber:
             drops = self.drops = DropCounters(self.counters)
         return drops
 
+    @abstractmethod
     def is_behind(self, route: "Route", topic_offset: int, filter_offsets: dict[bytes, int]) -> bool:
         """Whether a message that was just committed has to wait for others. The ends of its queues are noted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def offer(
         self, route: "Route", message: Message, topic_offset: int, filter_offsets: dict[bytes, int], now_ms: int
     ) -> None:
         """Send a message that was just committed, if the session is at the end of its backlog and has room."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send_unlogged(self, message: Message, retain: bool, identifiers: tuple[int, ...], now_ms: int) -> None:
         """Send a message that is not in the log, with QoS 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def offer_released(self, route: "Route", moved: Moved, position: int) -> None:
         """Catch up with a message that was held and entered its queues with the commit at `position`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def route(self, topic: bytes) -> "Route | None":
         """The route of a topic to this session. None: no subscription matches."""
-        raise NotImplementedError
 
+    @abstractmethod
     def room_available(self) -> None:
         """There may be room for messages that wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def note_change(self, urgent: bool) -> None:
         """Have the session's progress recorded in the log; `urgent`: at once."""
-        raise NotImplementedError
 
 
 class Subscription:
@@ -193,7 +195,7 @@ def _age(cursor: QueueCursor) -> tuple[bool, int, bytes]:
     return cursor.is_unrecorded, cursor.start_position, cursor.topic_filter
 
 
-class SharedMembership:
+class SharedMembership(metaclass=ABCMeta):
     """A shared subscription of a session (`gateway.shared.group`)."""
 
     __slots__ = ("identifiers", "qos", "retain_as_published")
@@ -203,6 +205,6 @@ class SharedMembership:
         self.identifiers: tuple[int, ...] = ()
         self.retain_as_published = False
 
+    @abstractmethod
     def resume(self) -> None:
         """The session may have room again."""
-        raise NotImplementedError

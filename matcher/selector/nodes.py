@@ -8,6 +8,7 @@ where it is none, that is unknown as well.
 """
 
 import re
+from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -25,14 +26,14 @@ _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?P<fraction>\.[0-9]*)?|(?P<bare>\.[
 _MAX_NUMBER: Final = 64  # characters of a property that is read as a number
 
 
-class SelectorNode:
+class SelectorNode(metaclass=ABCMeta):
     """A condition, or a part of one."""
 
     __slots__ = ()
 
+    @abstractmethod
     def test(self, properties: Mapping[str, str]) -> bool | None:
         """True, False, or None: unknown."""
-        raise NotImplementedError
 
 
 class Fixed(SelectorNode):
