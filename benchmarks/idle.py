@@ -39,7 +39,7 @@ IDLE: Final = (
 
 
 def run_idle(
-    works: Sequence[Idle], names: Sequence[str], folder: Path, rounds: int, tell: Callable[[str], None]
+    works: Sequence[Idle], names: Sequence[str], folder: Path, rounds: int, report: Callable[[str], None]
 ) -> list[Figure]:
     """Measure the memory of idle connections at the brokers called so. Raises `BrokerUnavailable`."""
     figures = []
@@ -47,7 +47,7 @@ def run_idle(
         broker = peers.start(name, folder / f"idle-{name}")
         try:
             for work in works:
-                tell(f"{work.name}: {name}")
+                report(f"{work.name}: {name}")
                 samples = measured(work, broker, rounds)
                 figures.append(figure(work.name, "connection", name, samples, work.targets))
         finally:

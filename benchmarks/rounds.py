@@ -25,7 +25,7 @@ class LoadFailed(Exception):
 
 
 def run_rounds(
-    works: Sequence[Work], brokers: Sequence[Broker], rounds: int, scale: float, tell: Callable[[str], None]
+    works: Sequence[Work], brokers: Sequence[Broker], rounds: int, scale: float, report: Callable[[str], None]
 ) -> list[Figure]:
     """Measure every work on every broker, `rounds` times. `scale` multiplies the message counts."""
     figures = []
@@ -37,7 +37,7 @@ def run_rounds(
                 taken = samples[broker.name]
                 if taken and not taken[-1].units:
                     continue  # it cannot do this work, and would only take its time
-                tell(f"{work.name}: round {number + 1} of {rounds}, {broker.name}")
+                report(f"{work.name}: round {number + 1} of {rounds}, {broker.name}")
                 taken.append(measured(work, broker, scale))
         figures += [figure(work.name, work.unit, name, taken, work.targets) for name, taken in samples.items()]
     return figures

@@ -29,10 +29,20 @@ from sluice.commands import (
     user,
     version,
 )
+from sluice.console.command import CommandError
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 # The packages of the distribution. A missing one is a bug, not a missing extra.
 PACKAGES: Final = ("cloud_sdk", "gateway", "matcher", "notify", "record", "sluice", "store", "streaming")
+# Errors of other packages whose text is for the user, by module.
+EXPECTED: Final = {
+    "cloud_sdk.errors": "SluiceError",
+    "gateway.admin.users_and_rules": "WrongRequest",
+    "store.errors": "StoreError",
+    "streaming.history.manifest": "HistoryError",
+    "streaming.java": "JavaNotFound",
+    "streaming.sql": "QueryError",
+}
 # The extra of `pyproject.toml` that a command needs. Other commands need `node`, or none (`find`, `topics`).
 EXTRAS: Final = {"demo": "demo", "history": "spark", "sql": "spark", "stream": "spark"}
 
@@ -41,11 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `sluice` with `argv` (default: the process's arguments) and return its exit code."""
     # Set before gRPC is imported. By default it logs every failed TLS handshake, so strangers could fill a node's log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    root = parser()
-    arguments, rest = root.parse_known_args(argv)
-    if rest and not arguments.takes_rest:
-        root.error(f"unknown arguments: {' '.join(rest)}")
-    arguments.rest = rest
+    arguments = parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
     except ModuleNotFoundError as error:
@@ -60,6 +66,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `sluice sub … | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        if not isinstance(error, (CommandError, OSError, *_loaded_errors())):
+            raise
+        print(f"{arguments.full_name}: {error}", file=sys.stderr)
+        return 1
+
+
+def _loaded_errors() -> list[type[Exception]]:
+    """Return the classes of `EXPECTED` that the command has imported. It cannot have raised any other."""
+    return [getattr(sys.modules[module], name) for module, name in EXPECTED.items() if module in sys.modules]
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,12 +1,11 @@
 """`sluice backup`: make a consistent copy of the data folder of a running or stopped node."""
 
-import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.console.command import Arguments, Subparsers, declare
+from sluice.console.command import Arguments, Subparsers, add_data_dir, add_json, declare, print_result
+from sluice.console.times import format_size, format_time
 
 if TYPE_CHECKING:
     from sluice.console.progress import ProgressLine
@@ -17,30 +16,37 @@ REST: Final = 1.0  # pause as long as each copy took: a running node gets at lea
 
 
 def add(subparsers: Subparsers) -> None:
-    summary = "back up the data folder of a running or stopped node"
-    parser = declare(subparsers, "backup", summary, EXAMPLE, run)
+    parser = declare(subparsers, "backup", "back up the data folder of a running or stopped node", EXAMPLE, run)
     parser.add_argument("target", type=Path, metavar="TARGET", help="the folder to create for the backup")
-    parser.add_argument(
-        "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="the data folder (default: data)"
-    )
-    parser.add_argument("--copy", action="store_true",
-                        help="copy every file; share none with the data folder or an earlier backup")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    text = "copy every file; share none with the data folder or an earlier backup"
+    parser.add_argument("--copy", action="store_true", help=text)
+    add_data_dir(parser)
+    add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
     from sluice.console.progress import ProgressLine  # noqa: PLC0415
-    from sluice.node.admin_socket import AdminError  # noqa: PLC0415
-    from store.errors import StoreError  # noqa: PLC0415
 
     began = time.monotonic()
-    try:
-        with ProgressLine() as progress:
-            made = _back_up(arguments, progress)
-    except (StoreError, AdminError, OSError) as error:
-        print(f"sluice backup: {error}", file=sys.stderr)
-        return 1
-    _tell(arguments, made, time.monotonic() - began)
+    with ProgressLine() as progress:
+        made = _back_up(arguments, progress)
+    seconds, manifest = time.monotonic() - began, made.manifest
+    facts = {
+        "backup": str(arguments.target),
+        "begin": manifest.begin,
+        "position": manifest.position,
+        "time_ms": manifest.time_ms,
+        "views": manifest.views,
+        "copied_bytes": made.copied_bytes,
+        "linked_bytes": made.linked_bytes,
+        "reused_bytes": made.reused_bytes,
+        "seconds": round(seconds, 3),
+    }
+    text = f"{arguments.target}: the log from {manifest.begin} to {manifest.position}"
+    text += f", as of {format_time(manifest.time_ms)}\n{format_size(made.copied_bytes)} copied"
+    text += f", {format_size(made.linked_bytes)} shared with the data folder"
+    text += f", {format_size(made.reused_bytes)} with earlier backups"
+    print_result(arguments, facts, f"{text}, in {seconds:.1f} s; new parts of the log were read back")
     return 0
 
 
@@ -64,30 +70,3 @@ def _back_up(arguments: Arguments, progress: "ProgressLine") -> "Made":
         staged = Staged(**node.ask("/stage", {"name": folder.name}, LONG_TIMEOUT))
         node.close()
         return back_up_staged(data, folder, staged, target, options)
-
-
-def _tell(arguments: Arguments, made: "Made", seconds: float) -> None:
-    from sluice.console.times import format_size, format_time  # noqa: PLC0415
-
-    manifest = made.manifest
-    if arguments.json:
-        facts = {
-            "backup": str(arguments.target),
-            "begin": manifest.begin,
-            "position": manifest.position,
-            "time_ms": manifest.time_ms,
-            "views": manifest.views,
-            "copied_bytes": made.copied_bytes,
-            "linked_bytes": made.linked_bytes,
-            "reused_bytes": made.reused_bytes,
-            "seconds": round(seconds, 3),
-        }
-        print(json.dumps(facts))
-        return
-    print(
-        f"{arguments.target}: the log from {manifest.begin} to {manifest.position}, "
-        f"as of {format_time(manifest.time_ms)}"
-    )
-    shared = f"{format_size(made.linked_bytes)} shared with the data folder"
-    shared += f", {format_size(made.reused_bytes)} with earlier backups"
-    print(f"{format_size(made.copied_bytes)} copied, {shared}, in {seconds:.1f} s; new parts of the log were read back")

@@ -1,12 +1,11 @@
 """`sluice find`: find messages by business key, or one message by its position in the log."""
 
-import json
 import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, position, positive
+from sluice.console.command import Arguments, Subparsers, add_json, add_limit, declare, position, print_result
 from sluice.console.records import human, payload_field
 from sluice.node import grpc_client
 
@@ -19,37 +18,28 @@ _PAGE: Final = 100
 
 
 def add(subparsers: Subparsers) -> None:
-    parser = declare(
-        subparsers, "find", "find messages by their business key, or one message by its position", EXAMPLE, run
-    )
+    about = "find messages by their business key, or one message by its position"
+    parser = declare(subparsers, "find", about, EXAMPLE, run)
     parser.add_argument("parent", nargs="?", metavar="PARENT", help="the first level of the topics; needed with --key")
     way = parser.add_mutually_exclusive_group(required=True)
     way.add_argument("--key", help="the value of the user property `key`")
     way.add_argument("--id", type=position, metavar="POSITION", help="the position of the message in the log")
-    parser.add_argument(
-        "--limit", type=positive, default=100, metavar="N", help="print at most N messages (default: 100)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_limit(parser, "messages", 100)
+    add_json(parser)
     grpc_client.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
-    from cloud_sdk.errors import SluiceError  # noqa: PLC0415
-
     if arguments.key is not None and arguments.parent is None:
         print("sluice find: --key needs PARENT, the first level of the topics to search", file=sys.stderr)
         return 2
-    try:
-        with grpc_client.connect(arguments) as client:
-            found = _found(client, arguments)
-            for message in islice(found, arguments.limit):
-                row = _fields(message)
-                print(json.dumps(row) if arguments.json else human(row))
-            if next(found, None) is not None:
-                print("sluice find: there are more messages: raise --limit", file=sys.stderr)
-    except SluiceError as error:
-        print(f"sluice find: {error}", file=sys.stderr)
-        return 1
+    with grpc_client.connect(arguments) as client:
+        found = _found(client, arguments)
+        for message in islice(found, arguments.limit):
+            row = _fields(message)
+            print_result(arguments, row, human(row))
+        if next(found, None) is not None:
+            print("sluice find: there are more messages: raise --limit", file=sys.stderr)
     return 0
 
 

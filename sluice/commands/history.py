@@ -1,7 +1,5 @@
 """`sluice history export|show|verify|compact|clean`: export the log to Parquet files and maintain them."""
 
-import argparse
-import json
 import sys
 import threading
 import time
@@ -10,7 +8,16 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, positive, seconds
+from sluice.console.command import (
+    Arguments,
+    Subparsers,
+    add_actions,
+    add_json,
+    declare,
+    positive,
+    print_result,
+    seconds,
+)
 from sluice.console.signals import stopped_by_signals
 from sluice.console.times import format_size, format_time, milliseconds, parse_time
 from sluice.node import grpc_client
@@ -27,59 +34,35 @@ _MIB: Final = 1 << 20
 
 def add(subparsers: Subparsers) -> None:
     example = "sluice history export /mnt/history sensors orders"
-    parser = declare(
-        subparsers, "history", "export the log to Parquet files, and maintain the exported files", example, run
-    )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    about = "export the log to Parquet files, and maintain the exported files"
+    actions = add_actions(declare(subparsers, "history", about, example))
     summary = "export the records that the history does not have yet"
-    export = declare(actions, "export", summary, example, run)
-    show = declare(actions, "show", "show what a history holds", "sluice history show /mnt/history", run)
-    summary = "read every file and report faults"
-    verify = declare(actions, "verify", summary, "sluice history verify s3://bucket/history sensors", run)
+    export = declare(actions, "export", summary, example, run_export)
+    show = declare(actions, "show", "show what a history holds", "sluice history show /mnt/history", run_show)
+    example = "sluice history verify s3://bucket/history sensors"
+    verify = declare(actions, "verify", "read every file and report faults", example, run_verify)
     summary = "merge small files of the same partition and date"
-    compact = declare(actions, "compact", summary, "sluice history compact /mnt/history", run)
+    compact = declare(actions, "compact", summary, "sluice history compact /mnt/history", run_compact)
     summary = "remove unused files: compacted ones, and those of exporters that were killed"
-    clean = declare(actions, "clean", summary, "sluice history clean /mnt/history", run)
-    works = ((export, run_export), (show, run_show), (verify, run_verify), (compact, run_compact), (clean, run_clean))
-    for action, work in works:
-        action.set_defaults(action=work)
+    clean = declare(actions, "clean", summary, "sluice history clean /mnt/history", run_clean)
+    for action in (export, show, verify, compact, clean):
         action.add_argument("folder", metavar="FOLDER", help="the history: a path or a URI such as s3://bucket/folder")
         action.add_argument("parents", nargs="*", metavar="PARENT", help="parent topics (default: all)")
-        action.add_argument("--json", action="store_true", help="print one JSON object per line")
-    _add_export_arguments(export)
-    compact.add_argument("--file-mib", type=positive, default=256, metavar="N",
-                         help="the size of the largest file, in MiB (default: 256)")  # fmt: skip
+        add_json(action)
+    text = "the size of the largest file, in MiB (default: 256)"
+    for action in (export, compact):
+        action.add_argument("--file-mib", type=positive, default=256, metavar="N", help=text)
     compact.add_argument("--today", action="store_true", help="also merge today's files, although more will follow")
-    clean.add_argument("--older-than", type=seconds, default=86_400.0, metavar="SECONDS",
-                       help="keep younger files, which may still be in use (default: 86400)")  # fmt: skip
-
-
-def _add_export_arguments(export: argparse.ArgumentParser) -> None:
+    text = "keep younger files, which may still be in use (default: 86400)"
+    clean.add_argument("--older-than", type=seconds, default=86_400.0, metavar="SECONDS", help=text)
     export.add_argument("--until", type=parse_time, metavar="TIME", help="export only records stored before this time")
-    export.add_argument(
-        "--every", type=seconds, metavar="SECONDS", help="repeat the export at this interval until Ctrl-C or SIGTERM"
-    )
-    export.add_argument("--file-mib", type=positive, default=256, metavar="N",
-                        help="the size of the largest file, in MiB (default: 256)")  # fmt: skip
-    export.add_argument("--max-mib-per-second", type=positive, metavar="N",
-                        help="limit the rate at which the log is read (default: no limit)")  # fmt: skip
-    export.add_argument("--allow-losses", action="store_true",
-                        help="continue when records were removed before they were exported; count them")  # fmt: skip
+    text = "repeat the export at this interval until Ctrl-C or SIGTERM"
+    export.add_argument("--every", type=seconds, metavar="SECONDS", help=text)
+    text = "limit the rate at which the log is read (default: no limit)"
+    export.add_argument("--max-mib-per-second", type=positive, metavar="N", help=text)
+    text = "continue when records were removed before they were exported; count them"
+    export.add_argument("--allow-losses", action="store_true", help=text)
     grpc_client.add_arguments(export)
-
-
-def run(arguments: Arguments) -> int:
-    """Run the action. Print an error as one line."""
-    from cloud_sdk.errors import SluiceError  # noqa: PLC0415
-    from streaming.history.manifest import HistoryError  # noqa: PLC0415
-
-    try:
-        return int(arguments.action(arguments))
-    except BrokenPipeError:  # handled by `sluice.cli`
-        raise
-    except (HistoryError, SluiceError, OSError) as error:
-        print(f"sluice history: {error}", file=sys.stderr)
-        return 1
 
 
 def run_export(arguments: Arguments) -> int:
@@ -102,12 +85,15 @@ def _export_parent(
     from streaming.history.manifest import HistoryError  # noqa: PLC0415
 
     try:
-        _tell_exported(arguments, _export(arguments, client, folder, parent, stopping))
-    except BrokenPipeError:
-        raise
+        done = _export(arguments, client, folder, parent, stopping)
     except (HistoryError, OSError) as error:
-        print(f"sluice history: {error}", file=sys.stderr, flush=True)
+        print(f"{arguments.full_name}: {error}", file=sys.stderr, flush=True)
         return False
+    facts: dict[str, Any] = asdict(done)
+    facts["spans"] = {number: [span["begin"], span["end"]] for number, span in facts["spans"].items()}
+    lost = f", {done.lost} lost" if done.lost else ""
+    text = f"{done.parent}: {done.rows} records in {done.files} files, {format_size(done.size)}{lost}"
+    print_result(arguments, facts, text)
     return True
 
 
@@ -126,16 +112,6 @@ def _export(
     return Exporter(client, folder, parent, options).run(stopping)
 
 
-def _tell_exported(arguments: Arguments, done: "Exported") -> None:
-    if arguments.json:
-        facts: dict[str, Any] = asdict(done)
-        facts["spans"] = {number: [span["begin"], span["end"]] for number, span in facts["spans"].items()}
-        print(json.dumps(facts), flush=True)
-        return
-    lost = f", {done.lost} lost" if done.lost else ""
-    print(f"{done.parent}: {done.rows} records in {done.files} files, {format_size(done.size)}{lost}", flush=True)
-
-
 def run_show(arguments: Arguments) -> int:
     for manifest in _manifests(arguments):
         spans = manifest.spans()
@@ -152,14 +128,11 @@ def run_show(arguments: Arguments) -> int:
             "last_ms": last,
             "spans": {str(number): [span.begin, span.end] for number, span in spans.items()},
         }
-        if arguments.json:
-            print(json.dumps(facts))
-            continue
-        print(f"{manifest.parent}: {facts['records']} records in {facts['files']} files, "
-              f"{format_size(facts['bytes'])}, stored from {format_time(first)} to {format_time(last)}; "
-              f"{facts['lost']} lost")  # fmt: skip
+        text = f"{manifest.parent}: {facts['records']} records in {facts['files']} files, {format_size(facts['bytes'])}"
+        text += f", stored from {format_time(first)} to {format_time(last)}; {facts['lost']} lost"
         for number, span in sorted(spans.items()):
-            print(f"  partition {number}: [{span.begin}, {span.end})")
+            text += f"\n  partition {number}: [{span.begin}, {span.end})"
+        print_result(arguments, facts, text)
     return 0
 
 
@@ -170,15 +143,12 @@ def run_verify(arguments: Arguments) -> int:
     for manifest in _manifests(arguments):
         found, left = list(faults(folder, manifest)), orphans(folder, manifest)
         faulty = faulty or bool(found)
-        if arguments.json:
-            facts = {"parent": manifest.parent, "files": len(manifest.files), "orphans": left}
-            print(json.dumps(facts | {"faults": [asdict(each) for each in found]}))
-            continue
-        for fault in found:
-            print(f"FAULT: {fault.path}: {fault.problem}")
+        facts = {"parent": manifest.parent, "files": len(manifest.files), "orphans": left}
+        lines = [f"FAULT: {fault.path}: {fault.problem}" for fault in found]
         state = f"{len(found)} of them faulty" if found else "no faults"
-        print(f"{manifest.parent}: {len(manifest.files)} files, {state}; {len(manifest.replaced)} compacted and "
-              f"{len(left)} abandoned files remain: `sluice history clean` removes them")  # fmt: skip
+        text = f"{manifest.parent}: {len(manifest.files)} files, {state}; {len(manifest.replaced)} compacted and"
+        lines.append(f"{text} {len(left)} abandoned files remain: `sluice history clean` removes them")
+        print_result(arguments, facts | {"faults": [asdict(each) for each in found]}, "\n".join(lines))
     return FAULTY if faulty else 0
 
 
@@ -190,11 +160,9 @@ def run_compact(arguments: Arguments) -> int:
     with stopped_by_signals() as stopping:
         for manifest in _manifests(arguments):
             done = Compactor(folder, manifest.parent, arguments.file_mib * _MIB, before).run(stopping)
-            if arguments.json:
-                print(json.dumps(asdict(done)), flush=True)
-                continue
-            print(f"{done.parent}: {done.old_files} files became {done.new_files}, {done.rows} records, "
-                  f"{format_size(done.old_size)} before and {format_size(done.new_size)} now", flush=True)  # fmt: skip
+            text = f"{done.parent}: {done.old_files} files became {done.new_files}, {done.rows} records"
+            text += f", {format_size(done.old_size)} before and {format_size(done.new_size)} now"
+            print_result(arguments, asdict(done), text)
     return 0
 
 
@@ -204,10 +172,8 @@ def run_clean(arguments: Arguments) -> int:
     folder = _folder(arguments)
     for manifest in _manifests(arguments):
         removed = clean_up(folder, manifest.parent, arguments.older_than)
-        if arguments.json:
-            print(json.dumps({"parent": manifest.parent, "removed": removed}))
-        else:
-            print(f"{manifest.parent}: {len(removed)} files removed")
+        facts = {"parent": manifest.parent, "removed": removed}
+        print_result(arguments, facts, f"{manifest.parent}: {len(removed)} files removed")
     return 0
 
 

@@ -4,10 +4,21 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, position, positive, topic_filter
+from sluice.console.command import (
+    Arguments,
+    Subparsers,
+    add_actions,
+    add_data_dir,
+    add_json,
+    declare,
+    position,
+    positive,
+    print_result,
+    topic_filter,
+)
 from sluice.console.records import describe, human
 
 DAMAGED: Final = 1
@@ -15,25 +26,18 @@ DAMAGED: Final = 1
 
 def add(subparsers: Subparsers) -> None:
     example = "sluice log verify --data-dir /var/lib/sluice"
-    parser = declare(subparsers, "log", "verify, dump or repair the log of a data folder", example, run)
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    verify = declare(actions, "verify", "read the whole log and report damage", example, run)
+    actions = add_actions(declare(subparsers, "log", "verify, dump or repair the log of a data folder", example))
+    verify = declare(actions, "verify", "read the whole log and report damage", example, run_verify)
     example = "sluice log dump --data-dir /var/lib/sluice --topic 'home/#' --kind message --json"
-    dump = declare(actions, "dump", "print the records of the log, one per line", example, run)
-    example = "sluice log repair --data-dir /var/lib/sluice --yes"
-    repair = declare(actions, "repair", "cut the log at its first damage, and keep a copy of the rest", example, run)
-    for action, work in ((verify, run_verify), (dump, run_dump), (repair, run_repair)):
-        action.set_defaults(action=work)
-        action.add_argument(
-            "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="the data folder (default: data)"
-        )
+    dump = declare(actions, "dump", "print the records of the log, one per line", example, run_dump)
+    summary = "cut the log at its first damage, and keep a copy of the rest"
+    repair = declare(actions, "repair", summary, "sluice log repair --data-dir /var/lib/sluice --yes", run_repair)
+    for action in (verify, dump, repair):
+        add_data_dir(action)
     for action in (verify, dump):
-        action.add_argument(
-            "--json", action="store_true", help="print JSON: one object (verify) or one object per record (dump)"
-        )
-    dump.add_argument(
-        "--from", type=position, default=0, dest="begin", metavar="POSITION", help="the first position to print"
-    )
+        add_json(action)
+    text = "the first position to print"
+    dump.add_argument("--from", type=position, default=0, dest="begin", metavar="POSITION", help=text)
     dump.add_argument("--to", type=position, dest="end", metavar="POSITION", help="stop before this position")
     dump.add_argument("--topic", type=topic_filter, metavar="FILTER", help="print only messages whose topic matches")
     dump.add_argument("--kind", metavar="KIND", help="print only records of this kind: message, subscribed, …")
@@ -41,34 +45,16 @@ def add(subparsers: Subparsers) -> None:
     repair.add_argument("--yes", action="store_true", help="cut the log; without this, only report what would be cut")
 
 
-def run(arguments: Arguments) -> int:
-    """Run the action. Print an error as one line."""
-    from store.errors import StoreError  # noqa: PLC0415
-
-    try:
-        return int(arguments.action(arguments))
-    except BrokenPipeError:  # handled by `sluice.cli`
-        raise
-    except (StoreError, OSError, ValueError) as error:
-        print(f"sluice log: {error}", file=sys.stderr)
-        return 1
-
-
 def run_verify(arguments: Arguments) -> int:
     from store.repair.verify import audit  # noqa: PLC0415
 
     found = audit(arguments.data_dir)
-    if arguments.json:
-        from dataclasses import asdict  # noqa: PLC0415
-
-        print(json.dumps(asdict(found) | {"records": found.records}))
-    else:
-        for segment in found.segments:
-            print(f"{segment.name}  {segment.records} records, up to {segment.end}")
-        torn = f", followed by {found.torn} bytes of a torn record" if found.torn else ""
-        print(f"{len(found.segments)} segments, {found.records} records, valid end {found.end}{torn}")
-        for damage in found.damage:
-            print(f"{'KNOWN' if damage.is_known else 'DAMAGED'}: {_describe_damage(damage)}")
+    lines = [f"{segment.name}  {segment.records} records, up to {segment.end}" for segment in found.segments]
+    torn = f", followed by {found.torn} bytes of a torn record" if found.torn else ""
+    lines.append(f"{len(found.segments)} segments, {found.records} records, valid end {found.end}{torn}")
+    for damage in found.damage:
+        lines.append(f"{'KNOWN' if damage.is_known else 'DAMAGED'}: {_describe_damage(damage)}")
+    print_result(arguments, asdict(found) | {"records": found.records}, "\n".join(lines))
     return DAMAGED if found.unknown_damage else 0
 
 

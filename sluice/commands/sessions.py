@@ -1,11 +1,11 @@
 """`sluice sessions`: list, show, disconnect and remove the sessions of a running node."""
 
-import json
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, positive
+from sluice.console.command import Arguments, Subparsers, add_actions, add_limit, declare, print_result
 from sluice.console.records import printable
 from sluice.console.times import format_time
 from sluice.node import admin
@@ -19,38 +19,29 @@ Row = dict[str, Any]
 
 def add(subparsers: Subparsers) -> None:
     about = "list, show, disconnect and remove the sessions of a running node"
-    parser = declare(subparsers, "sessions", about, EXAMPLE, admin.run)
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = declare(actions, "list", "list the sessions in the order of their client ids", EXAMPLE, admin.run)
-    listing.set_defaults(action=_list, name_of_command="sluice sessions list")
+    actions = add_actions(declare(subparsers, "sessions", about, EXAMPLE))
+    listing = declare(actions, "list", "list the sessions in the order of their client ids", EXAMPLE, _list)
     listing.add_argument("--connected", action="store_true", help="list only connected sessions")
     listing.add_argument("--after", metavar="CLIENT", help="begin after this client id")
-    listing.add_argument(
-        "--limit", type=positive, default=1000, metavar="N", help="list at most N sessions (default: 1000)"
-    )
+    add_limit(listing, "sessions", 1000)
     admin.add_arguments(listing)
-    for name, summary, action in (
+    for name, summary, work in (
         ("show", "show a session and its subscriptions", _show),
         ("kick", "disconnect a client (reason code 0x98 in MQTT 5) and keep its session", _kick),
         ("remove", "disconnect a client and delete its session", _remove),
     ):
-        one = declare(actions, name, summary, f"sluice sessions {name} meter-17 --data-dir /var/lib/sluice", admin.run)
-        one.set_defaults(action=action, name_of_command=f"sluice sessions {name}")
+        one = declare(actions, name, summary, f"sluice sessions {name} meter-17 --data-dir /var/lib/sluice", work)
         one.add_argument("client", metavar="CLIENT", help="the client id")
         admin.add_arguments(one)
 
 
 def _list(arguments: Arguments) -> int:
-    left = arguments.limit
-    for row in _rows(arguments):
-        if not left:
-            print(
-                "sluice sessions list: there are more sessions: continue with --after, or raise --limit",
-                file=sys.stderr,
-            )
-            break
-        left -= 1
-        print(json.dumps(row) if arguments.json else _line(row))
+    rows = _rows(arguments)
+    for row in islice(rows, arguments.limit):
+        print_result(arguments, row, _line(row))
+    if next(rows, None) is not None:
+        text = "there are more sessions: continue with --after, or raise --limit"
+        print(f"{arguments.full_name}: {text}", file=sys.stderr)
     return 0
 
 
@@ -67,18 +58,15 @@ def _rows(arguments: Arguments) -> Iterator[Row]:
 
 def _show(arguments: Arguments) -> int:
     row = _ask(arguments, "show", {"client_id": arguments.client})
-    if arguments.json:
-        print(json.dumps(row))
-        return 0
-    print(_line(row))
-    for each in row["filters"]:
-        print(f"  {printable(each['filter'])} qos {each['qos']}, backlog {each['backlog']}")
+    lines = [_line(row)]
+    lines += (f"  {printable(each['filter'])} qos {each['qos']}, backlog {each['backlog']}" for each in row["filters"])
     if row["will"] is not None:
-        due = row["will"]["due_ms"]
-        print(f"  will on {printable(row['will']['topic'])}" + (f", due {format_time(due)}" if due is not None else ""))
+        due = "" if row["will"]["due_ms"] is None else f", due {format_time(row['will']['due_ms'])}"
+        lines.append(f"  will on {printable(row['will']['topic'])}{due}")
     dropped = [f"{count} {reason}" for reason, count in row["dropped"].items() if count]
     if dropped:
-        print(f"  dropped since the node started: {', '.join(dropped)}")
+        lines.append(f"  dropped since the node started: {', '.join(dropped)}")
+    print_result(arguments, row, "\n".join(lines))
     return 0
 
 
@@ -92,8 +80,8 @@ def _remove(arguments: Arguments) -> int:
 
 def _end(arguments: Arguments, question: str, done: str) -> int:
     _ask(arguments, question, {"client_id": arguments.client})
-    fact = {"client_id": arguments.client, "done": done}
-    print(json.dumps(fact) if arguments.json else f"{done} {printable(arguments.client)}")
+    facts = {"client_id": arguments.client, "done": done}
+    print_result(arguments, facts, f"{done} {printable(arguments.client)}")
     return 0
 
 
@@ -104,13 +92,9 @@ def _line(row: Row) -> str:
     else:
         where = f"offline since {format_time(row['closed_at_ms'])}" if row["closed_at_ms"] else "offline"
     expiry = row["expiry_interval"]
-    lasts = (
-        "ends with its connection"
-        if not expiry
-        else "never expires"
-        if expiry == _NEVER
-        else f"expires {expiry} s after disconnecting"
-    )
+    lasts = "never expires" if expiry == _NEVER else f"expires {expiry} s after disconnecting"
+    if not expiry:
+        lasts = "ends with its connection"
     dropped = sum(row["dropped"].values())
     user = f" of user {printable(row['user'])}" if row["user"] else ""
     counts = f"{row['subscriptions']} subscriptions, backlog {row['backlog']}, {row['in_flight']} in flight"
@@ -120,5 +104,4 @@ def _line(row: Row) -> str:
 
 
 def _ask(arguments: Arguments, question: str, body: Row) -> Row:
-    """Return the answer of the node. Raises what `admin.run` prints."""
     return admin.ask_node(arguments.data_dir, f"/sessions/{question}", body)

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -10,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, topic_filter
-from sluice.console.records import describe, human, printable
+from sluice.console.command import Arguments, Subparsers, declare, print_result, topic_filter
+from sluice.console.records import describe, human, printable, to_json
 from sluice.console.times import format_time, position_or_time
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ Row = dict[str, Any]
 
 def add(subparsers: Subparsers) -> None:
     summary = "show what a data folder or a backup holds, now or at an earlier moment"
-    parser = declare(subparsers, "show", summary, EXAMPLE, run)
+    parser = declare(subparsers, "show", summary, EXAMPLE)
     parser.set_defaults(data_dir=Path("data"), at=None, base=[], more_bases=[], temp=None, json=False)
     _add_options(parser, "base")
     parts = parser.add_subparsers(title="what to show", metavar="WHAT", required=True)
@@ -57,29 +56,21 @@ def add(subparsers: Subparsers) -> None:
 def _add_options(parser: argparse.ArgumentParser, bases: str) -> None:
     """Add the options that may stand before or after WHAT. The defaults are set on the parser of the command."""
     group = parser.add_argument_group("what to read", argument_default=argparse.SUPPRESS)
-    group.add_argument("--data-dir", type=Path, metavar="DIR",
-                       help="a data folder, whether its node runs or not, or a backup (default: data)")  # fmt: skip
-    group.add_argument("--at", type=position_or_time, metavar="WHEN",
-                       help="the moment to show: a time (ISO 8601, UTC without an offset) or a position of the log "
-                            "(default: now)")  # fmt: skip
-    group.add_argument("--base", type=Path, action="append", dest=bases, metavar="BACKUP",
-                       help="an older backup of the same node. Its views are the starting point when WHEN is before "
-                            "the views of DIR; may be repeated")  # fmt: skip
-    group.add_argument("--temp", type=Path, metavar="DIR",
-                       help="where to build the views; fastest on the file system of DIR")  # fmt: skip
+    text = "a data folder, whether its node runs or not, or a backup (default: data)"
+    group.add_argument("--data-dir", type=Path, metavar="DIR", help=text)
+    text = "the moment to show: a time (ISO 8601, UTC without an offset) or a position of the log (default: now)"
+    group.add_argument("--at", type=position_or_time, metavar="WHEN", help=text)
+    text = "an older backup of the same node. Its views are the starting point when WHEN is before the views of DIR"
+    group.add_argument(
+        "--base", type=Path, action="append", dest=bases, metavar="BACKUP", help=f"{text} may be repeated"
+    )
+    text = "where to build the views; fastest on the file system of DIR"
+    group.add_argument("--temp", type=Path, metavar="DIR", help=text)
     group.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def run(arguments: Arguments) -> int:
-    from store.errors import StoreError  # noqa: PLC0415
-
-    try:
-        return asyncio.run(_show(arguments))
-    except BrokenPipeError:  # handled by `sluice.cli`
-        raise
-    except (StoreError, OSError) as error:
-        print(f"sluice show: {error}", file=sys.stderr)
-        return 1
+    return asyncio.run(_show(arguments))
 
 
 async def _show(arguments: Arguments) -> int:
@@ -104,12 +95,12 @@ async def _show(arguments: Arguments) -> int:
         found = False
         async with aclosing(arguments.show(snapshot, arguments)) as rows:
             async for row, line in rows:
-                print(json.dumps(row) if arguments.json else line)
+                print_result(arguments, row, line)
                 found = True
     finally:
         await snapshot.close()
     if not found:
-        print("sluice show: nothing found", file=sys.stderr)
+        print(f"{arguments.full_name}: nothing found", file=sys.stderr)
     return 0 if found else NOT_FOUND
 
 
@@ -117,7 +108,7 @@ async def _session(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[
     session = await snapshot.session(arguments.name.encode())
     if session is None:
         return
-    row = {name: _text(value) for name, value in asdict(session).items()}
+    row = {name: to_json(value) for name, value in asdict(session).items()}
     state = f"closed at {format_time(session.closed_at)}" if session.closed_at else "open"
     expiry = "never" if session.expiry_interval == NEVER else f"{session.expiry_interval} s after it closes"
     lines = [f"{printable(arguments.name)}: {state}, epoch {session.epoch}, expires {expiry}"]
@@ -226,14 +217,3 @@ def queue_row(queue: "GroupQueueState") -> Row:
     else:
         row["name"] = name.decode()
     return row | {"floor": queue.floor, "next": queue.next, "unfinished": queue.unfinished, "lag": queue.lag}
-
-
-def _text(value: Any) -> Any:
-    """Replace bytes, which are UTF-8 here, by strings."""
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, list):
-        return [_text(each) for each in value]
-    if isinstance(value, dict):
-        return {name: _text(each) for name, each in value.items()}
-    return value

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, positive, spark_master
+from sluice.console.command import Arguments, Subparsers, add_limit, declare, spark_master
 from sluice.console.times import parse_time
 from sluice.node import grpc_client
 
@@ -15,49 +15,29 @@ if TYPE_CHECKING:
     from streaming.sql import Catalog
 
 EXAMPLE: Final = 'sluice sql "SELECT levels[1] AS room, count(*) FROM sensors GROUP BY 1" --history /mnt/history'
-_MOST_ROWS: Final = 1000
 
 
 def add(subparsers: Subparsers) -> None:
     summary = "run an SQL query; a table is a parent topic with its exported and its stored records"
     parser = declare(subparsers, "sql", summary, EXAMPLE, run)
     parser.add_argument("query", metavar="QUERY", help="a query in Spark SQL; - reads it from standard input")
-    parser.add_argument(
-        "--history",
-        metavar="FOLDER",
-        help="a history (see `sluice history`): a path or a URI such as s3://bucket/folder",
-    )
+    text = "a history (see `sluice history`): a path or a URI such as s3://bucket/folder"
+    parser.add_argument("--history", metavar="FOLDER", help=text)
     parser.add_argument("--history-only", action="store_true", help="read the history only, and ask no node")
-    parser.add_argument(
-        "--since", type=parse_time, metavar="TIME", help="read only records stored at or after this time"
-    )
+    text = "read only records stored at or after this time"
+    parser.add_argument("--since", type=parse_time, metavar="TIME", help=text)
     parser.add_argument("--until", type=parse_time, metavar="TIME", help="read only records stored before this time")
-    parser.add_argument(
-        "--output", choices=("table", "json", "csv"), default="table", help="the form of the result (default: table)"
-    )
-    parser.add_argument("--chart", type=Path, metavar="FILE",
-                        help="draw a PNG instead: a line per column of numbers over the first column")  # fmt: skip
-    parser.add_argument("--limit", type=positive, default=_MOST_ROWS, metavar="N",
-                        help=f"show at most N rows (default: {_MOST_ROWS})")  # fmt: skip
-    parser.add_argument("--master", type=spark_master, default="local[*]", metavar="URL",
-                        help="the Spark master (default: local[*])")  # fmt: skip
+    text = "the form of the result (default: table)"
+    parser.add_argument("--output", choices=("table", "json", "csv"), default="table", help=text)
+    text = "draw a PNG instead: a line per column of numbers over the first column"
+    parser.add_argument("--chart", type=Path, metavar="FILE", help=text)
+    add_limit(parser, "rows", 1000)
+    text = "the Spark master (default: local[*])"
+    parser.add_argument("--master", type=spark_master, default="local[*]", metavar="URL", help=text)
     grpc_client.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
-    from cloud_sdk.errors import SluiceError  # noqa: PLC0415
-    from streaming.history.manifest import HistoryError  # noqa: PLC0415
-    from streaming.java import JavaNotFound  # noqa: PLC0415
-    from streaming.sql import QueryError  # noqa: PLC0415
-
-    try:
-        return _answer(arguments)
-    except (QueryError, HistoryError, JavaNotFound, SluiceError, OSError) as error:
-        print(f"sluice sql: {error}", file=sys.stderr)
-        return 1
-
-
-def _answer(arguments: Arguments) -> int:
     from streaming.output import Form, lines  # noqa: PLC0415
     from streaming.plot import NothingToDraw, draw  # noqa: PLC0415
     from streaming.session import spark_session, stop  # noqa: PLC0415

@@ -14,78 +14,47 @@ _SCHEMA: Final = "device string, time timestamp, value double"
 
 
 def add(subparsers: Subparsers) -> None:
-    parser = declare(subparsers, "stream", "run a ready-made Spark pipeline over the log", EXAMPLE, run)
+    parser = declare(subparsers, "stream", "run a ready-made Spark pipeline over the log", EXAMPLE)
     names = parser.add_subparsers(dest="pipeline", required=True, metavar="PIPELINE")
     windows = _pipeline(names, "windows", "statistics per device and window of event time")
     windows.add_argument("--window", default="1 minute", help="the length of a window (default: %(default)s)")
     windows.add_argument("--late", default="1 minute", help="how late a reading may come (default: %(default)s)")
     liveness = _pipeline(names, "liveness", "devices that fell silent, and devices that are back")
-    liveness.add_argument(
-        "--silent-after",
-        type=_span,
-        default=60.0,
-        metavar="S",
-        help="seconds after which a device counts as silent (default: 60)",
-    )
-    liveness.add_argument(
-        "--forget-after", type=_span, metavar="S", help="forget a device after S silent seconds (default: never)"
-    )
+    text = "seconds after which a device counts as silent (default: 60)"
+    liveness.add_argument("--silent-after", type=_span, default=60.0, metavar="S", help=text)
+    text = "forget a device after S silent seconds (default: never)"
+    liveness.add_argument("--forget-after", type=_span, metavar="S", help=text)
     anomalies = _pipeline(names, "anomalies", "readings that are unusual for their device")
-    anomalies.add_argument(
-        "--threshold", type=float, metavar="X", help="the sum that a shift must reach (default: 2.5)"
-    )
-    anomalies.add_argument(
-        "--spike", type=float, metavar="SIGMA", help="deviation that makes one reading a spike (default: 5)"
-    )
-    anomalies.add_argument(
-        "--min-scale", type=float, metavar="V", help="the smallest deviation that counts (default: 0)"
-    )
-    anomalies.add_argument("--warm-up", type=positive, metavar="N", help="readings that only teach (default: 300)")
-    anomalies.add_argument(
-        "--warm-up-time",
-        dest="warm_up_s",
-        type=seconds,
-        metavar="S",
-        help="seconds of readings that only teach (default: 86400)",
-    )
-    anomalies.add_argument(
-        "--rest",
-        dest="rest_s",
-        type=seconds,
-        metavar="S",
-        help="seconds between two anomalies of a device (default: 86400)",
-    )
-    anomalies.add_argument(
-        "--forget-after",
-        type=_span,
-        metavar="S",
-        help="forget a device after S seconds without readings (default: never)",
-    )
+    text = "the sum that a shift must reach (default: 2.5)"
+    anomalies.add_argument("--threshold", type=float, metavar="X", help=text)
+    text = "the deviation that makes one reading a spike (default: 5)"
+    anomalies.add_argument("--spike", type=float, metavar="SIGMA", help=text)
+    text = "the smallest deviation that counts (default: 0)"
+    anomalies.add_argument("--min-scale", type=float, metavar="V", help=text)
+    text = "readings that are never anomalies, at the start of a device (default: 300)"
+    anomalies.add_argument("--warm-up", type=positive, metavar="N", help=text)
+    text = "seconds without anomalies, at the start of a device (default: 86400)"
+    anomalies.add_argument("--warm-up-time", dest="warm_up_s", type=seconds, metavar="S", help=text)
+    text = "seconds between two anomalies of a device (default: 86400)"
+    anomalies.add_argument("--rest", dest="rest_s", type=seconds, metavar="S", help=text)
+    text = "forget a device after S seconds without readings (default: never)"
+    anomalies.add_argument("--forget-after", type=_span, metavar="S", help=text)
     enrich = _pipeline(names, "enrich", "readings joined with a registry of devices")
     enrich.add_argument("--registry", required=True, help="a CSV, JSON or Parquet file or folder, or a JDBC table")
-    enrich.add_argument(
-        "--registry-format", choices=("csv", "json", "parquet", "jdbc"), help="the format (default: by the suffix)"
-    )
+    text = "the format (default: by the suffix)"
+    enrich.add_argument("--registry-format", choices=("csv", "json", "parquet", "jdbc"), help=text)
     enrich.add_argument("--registry-key", default="device", help="the column with the device (default: device)")
-    enrich.add_argument(
-        "--registry-option", action="append", type=_assignment, default=[], metavar="NAME=VALUE",
-        help="an option of Spark's reader, such as url=…; may be repeated",
-    )  # fmt: skip
-    enrich.add_argument(
-        "--registry-option-file",
-        type=Path,
-        metavar="FILE",
-        help="a file with more options, one per line, such as the password of a table",
-    )
+    text = "an option of Spark's reader, such as url=…; may be repeated"
+    _add_assignments(enrich, "--registry-option", text)
+    text = "a file with more options, one per line, such as the password of a table"
+    enrich.add_argument("--registry-option-file", type=Path, metavar="FILE", help=text)
     archive = _pipeline(names, "archive", "down-sampled readings in hourly Parquet files", publishes=False)
     archive.add_argument("--window", default="1 minute", help="the window of one row (default: %(default)s)")
     archive.add_argument("--late", default="10 minutes", help="how late a reading may come (default: %(default)s)")
     archive.add_argument("--folder", required=True, help="where to write: a path or a URI such as s3://bucket/folder")
 
 
-def _pipeline(
-    names: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, summary: str, *, publishes: bool = True
-) -> argparse.ArgumentParser:
+def _pipeline(names: Subparsers, name: str, summary: str, *, publishes: bool = True) -> argparse.ArgumentParser:
     """Add a pipeline with the arguments that all pipelines share."""
     example = f"sluice stream {name} --parent sensors"
     example += " --to results" if publishes else " --folder archive"
@@ -95,51 +64,37 @@ def _pipeline(
     what = source.add_mutually_exclusive_group(required=True)
     what.add_argument("--parent", help="parent topics, separated by commas")
     what.add_argument("--filter", type=topic_filter, help="an MQTT filter, such as sensors/+/temperature")
-    source.add_argument("--from", dest="begin", choices=("earliest", "latest"), default="earliest",
-                        help="where a query without a checkpoint begins (default: earliest)")  # fmt: skip
+    text = "where a query without a checkpoint begins (default: earliest)"
+    source.add_argument("--from", dest="begin", choices=("earliest", "latest"), default="earliest", help=text)
     source.add_argument("--max-records", type=positive, metavar="N", help="the most records in a micro-batch")
-    source.add_argument(
-        "--skip-lost", action="store_true", help="skip and count records that retention removed before they were read"
-    )
+    text = "skip and count records that retention removed before they were read"
+    source.add_argument("--skip-lost", action="store_true", help=text)
     source.add_argument("--schema", default=_SCHEMA, help="the schema of the JSON payload (default: %(default)s)")
-    source.add_argument(
-        "--device",
-        type=_field_or_level,
-        default="device",
-        help="the field with the device, or level:N of the topic (default: device)",
-    )
-    source.add_argument(
-        "--time", default="time", help="the field with the time, or stored_at for the time of storing (default: time)"
-    )
-    source.add_argument(
-        "--ahead",
-        default="1 hour",
-        help="drop readings whose time is this far after the time of storing (default: 1 hour)",
-    )
+    text = "the field with the device, or level:N of the topic (default: device)"
+    source.add_argument("--device", type=_field_or_level, default="device", help=text)
+    text = "the field with the time, or stored_at for the time of storing (default: time)"
+    source.add_argument("--time", default="time", help=text)
+    text = "drop readings whose time is this far after the time of storing (default: 1 hour)"
+    source.add_argument("--ahead", default="1 hour", help=text)
     source.add_argument("--value", default="value", help="the field with the value (default: value)")
     spark = parser.add_argument_group("Spark")
-    spark.add_argument(
-        "--master", type=spark_master, default="local[2]", metavar="URL", help="the Spark master (default: local[2])"
-    )
-    spark.add_argument(
-        "--checkpoint", metavar="FOLDER", help="where Spark keeps the query's progress (default: checkpoints/PIPELINE)"
-    )
+    text = "the Spark master (default: local[2])"
+    spark.add_argument("--master", type=spark_master, default="local[2]", metavar="URL", help=text)
+    text = "where Spark keeps the query's progress (default: checkpoints/PIPELINE)"
+    spark.add_argument("--checkpoint", metavar="FOLDER", help=text)
     spark.add_argument("--every", default="5 seconds", help="the interval between micro-batches (default: %(default)s)")
     spark.add_argument("--once", action="store_true", help="process what the log holds now, then exit")
-    spark.add_argument(
-        "--conf",
-        action="append",
-        type=_assignment,
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of Spark; may be repeated",
-    )
+    _add_assignments(spark, "--conf", "a setting of Spark; may be repeated")
     if publishes:
         output = parser.add_mutually_exclusive_group()
         output.add_argument("--to", metavar="TOPIC", help="publish results as JSON to TOPIC/device")
         output.add_argument("--parquet", type=Path, metavar="FOLDER", help="append results to Parquet files")
     grpc_client.add_arguments(parser)
     return parser
+
+
+def _add_assignments(parser: "argparse._ActionsContainer", option: str, text: str) -> None:
+    parser.add_argument(option, action="append", type=_assignment, default=[], metavar="NAME=VALUE", help=text)
 
 
 def run(arguments: Arguments) -> int:

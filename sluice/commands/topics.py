@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, positive
+from sluice.console.command import Arguments, Subparsers, add_json, add_limit, declare, positive
 from sluice.console.records import printable
 from sluice.node import grpc_client
 
@@ -21,36 +21,26 @@ _INDENT: Final = "  "
 
 def add(subparsers: Subparsers) -> None:
     parser = declare(subparsers, "topics", "browse the topics that have had messages", EXAMPLE, run)
-    parser.add_argument(
-        "above", nargs="?", default="", metavar="LEVELS", help="show the topics below these levels, such as home/bath"
-    )
+    text = "show the topics below these levels, such as home/bath"
+    parser.add_argument("above", nargs="?", default="", metavar="LEVELS", help=text)
     parser.add_argument("--depth", type=positive, default=1, metavar="N", help="show N levels (default: 1)")
     parser.add_argument("--list", action="store_true", help="list whole topics of all levels instead")
     parser.add_argument("--after", metavar="NAME", help="begin after this name of the first level that is shown")
-    parser.add_argument(
-        "--limit", type=positive, default=1000, metavar="N", help="show at most N names (default: 1000)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_limit(parser, "names", 1000)
+    add_json(parser)
     grpc_client.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
-    from cloud_sdk.errors import SluiceError  # noqa: PLC0415
-
     above = arguments.above
     if above and not above.endswith("/"):
         above += "/"
-    try:
-        with grpc_client.connect(arguments) as client:
-            walk = _topics if arguments.list else _tree
-            shown = walk(client, arguments, above)
-            for text in islice(shown, arguments.limit):
-                print(text)
-            if next(shown, None) is not None:
-                print("sluice topics: there are more names: continue with --after, or raise --limit", file=sys.stderr)
-    except SluiceError as error:
-        print(f"sluice topics: {error}", file=sys.stderr)
-        return 1
+    with grpc_client.connect(arguments) as client:
+        shown = (_topics if arguments.list else _tree)(client, arguments, above)
+        for text in islice(shown, arguments.limit):
+            print(text)
+        if next(shown, None) is not None:
+            print("sluice topics: there are more names: continue with --after, or raise --limit", file=sys.stderr)
     return 0
 
 

@@ -5,7 +5,7 @@ import secrets
 import sys
 from typing import Final
 
-from sluice.console.command import Arguments, Subparsers, declare, within
+from sluice.console.command import Arguments, CommandError, Subparsers, add_actions, declare, print_result, within
 from sluice.node import admin
 
 EXAMPLE: Final = "sluice user add alice --data-dir /var/lib/sluice"
@@ -13,25 +13,20 @@ EXAMPLE: Final = "sluice user add alice --data-dir /var/lib/sluice"
 
 def add(subparsers: Subparsers) -> None:
     about = "add, change, remove and list users that connect with a password"
-    parser = declare(subparsers, "user", about, EXAMPLE, admin.run)
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    actions = add_actions(declare(subparsers, "user", about, EXAMPLE))
     for action, summary, work in (
         ("add", "add a user; the password comes from a prompt or the first line of standard input", _add),
         ("passwd", "change the password of a user, and disconnect the user's clients", _change),
         ("remove", "remove a user with its rules and sessions, and disconnect its clients", _remove),
     ):
-        example = f"sluice user {action} alice --data-dir /var/lib/sluice"
-        one = declare(actions, action, summary, example, admin.run)
-        one.set_defaults(action=work, name_of_command=f"sluice user {action}")
+        one = declare(actions, action, summary, f"sluice user {action} alice --data-dir /var/lib/sluice", work)
         one.add_argument("name", metavar="NAME", help="the user name")
         if work is not _remove:
             text = "iterations of PBKDF2; more make guessing and logging in slower (default: 15000)"
             one.add_argument("--iterations", type=within(4096, 1_000_000), metavar="N", help=text)
         admin.add_arguments(one)
     example = "sluice user list --data-dir /var/lib/sluice --json"
-    listing = declare(actions, "list", "list the users", example, admin.run)
-    listing.set_defaults(action=_list, name_of_command="sluice user list")
-    admin.add_arguments(listing)
+    admin.add_arguments(declare(actions, "list", "list the users", example, _list))
 
 
 def _add(arguments: Arguments) -> int:
@@ -46,7 +41,10 @@ def _set(arguments: Arguments, question: str, done: str) -> int:
     from gateway.admin.users_and_rules import user_name  # noqa: PLC0415
     from gateway.auth.scram import ITERATIONS, SALT_SIZE, new_user  # noqa: PLC0415
 
-    name = user_name(arguments.name)
+    try:
+        name = user_name(arguments.name)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     user = new_user(name, _password(), secrets.token_bytes(SALT_SIZE), arguments.iterations or ITERATIONS)
     body = {
         "name": arguments.name,
@@ -56,7 +54,7 @@ def _set(arguments: Arguments, question: str, done: str) -> int:
         "server_key": user.server_key.hex(),
     }
     admin.ask(arguments.data_dir, question, body)
-    admin.print_result(arguments, {"user": arguments.name, "done": done}, f"{done} {arguments.name}")
+    print_result(arguments, {"user": arguments.name, "done": done}, f"{done} {arguments.name}")
     return 0
 
 
@@ -64,24 +62,24 @@ def _remove(arguments: Arguments) -> int:
     count = admin.ask(arguments.data_dir, "user-remove", {"name": arguments.name})["sessions"]
     sessions = "" if not count else " with 1 session" if count == 1 else f" with {count} sessions"
     facts = {"user": arguments.name, "done": "removed", "sessions": count}
-    admin.print_result(arguments, facts, f"removed {arguments.name}{sessions}")
+    print_result(arguments, facts, f"removed {arguments.name}{sessions}")
     return 0
 
 
 def _list(arguments: Arguments) -> int:
     for row in admin.pages(arguments.data_dir, "user-list", "users"):
-        admin.print_result(arguments, row, row["name"])
+        print_result(arguments, row, row["name"])
     return 0
 
 
 def _password() -> bytes:
-    """Ask for the password twice at a terminal, or read the first line of standard input. Raises ValueError."""
+    """Ask for the password twice at a terminal, or read the first line of standard input. Raises `CommandError`."""
     if sys.stdin.isatty():
         password = getpass.getpass("password: ").encode()
         if getpass.getpass("again: ").encode() != password:
-            raise ValueError("the two passwords differ")
+            raise CommandError("the two passwords differ")
     else:
         password = sys.stdin.buffer.readline().rstrip(b"\r\n")
     if not password:
-        raise ValueError("the password must not be empty")
+        raise CommandError("the password must not be empty")
     return password

@@ -1,20 +1,26 @@
-"""Declaring a subcommand, and the types of command-line values."""
+"""Declaring a subcommand, the arguments that several commands share, and the types of command-line values."""
 
 import argparse
+import json
 from collections.abc import Callable
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 Arguments: TypeAlias = argparse.Namespace
 Run: TypeAlias = Callable[[Arguments], int]
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
+class CommandError(Exception):
+    """The command failed. The text is for the user."""
+
+
 def declare(
-    subparsers: Subparsers, name: str, summary: str, example: str, run: Run, add_help: bool = True
+    subparsers: Subparsers, name: str, summary: str, example: str, run: Run | None = None
 ) -> argparse.ArgumentParser:
     """Add the subcommand `name`, whose help ends with `example`. Return its parser.
 
-    With the default `takes_rest` set, unknown arguments are kept in `arguments.rest` for the command to parse.
+    `run` returns the exit code. A command without `run` has actions, which are subcommands with their own.
     """
     parser = subparsers.add_parser(
         name,
@@ -22,10 +28,33 @@ def declare(
         description=f"{summary[0].upper()}{summary[1:]}.",
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=add_help,
     )
-    parser.set_defaults(run=run, takes_rest=False)
+    parser.set_defaults(run=run, full_name=parser.prog)
     return parser
+
+
+def add_actions(parser: argparse.ArgumentParser) -> Subparsers:
+    """Let a command have actions, one of which must be given."""
+    return parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    text = "the data folder of the node (default: data)"
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="DIR", help=text)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+
+
+def add_limit(parser: argparse.ArgumentParser, things: str, default: int) -> None:
+    text = f"print at most N {things} (default: {default})"
+    parser.add_argument("--limit", type=positive, default=default, metavar="N", help=text)
+
+
+def print_result(arguments: Arguments, facts: dict[str, Any], text: str) -> None:
+    """Print `facts` with --json, else `text`."""
+    print(json.dumps(facts) if arguments.json else text, flush=True)
 
 
 def port_number(text: str) -> int:

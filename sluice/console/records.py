@@ -26,7 +26,7 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
         "kind": Kind(kind).name.lower(),
     }
     if kind != Kind.MESSAGE:
-        fields = _shown(msgspec.msgpack.decode(payload))
+        fields = to_json(msgspec.msgpack.decode(payload))
         if kind == Kind.USER_SET:  # the others allow guessing the password or impersonating the server
             fields = {name: value if name == "iterations" else HIDDEN for name, value in fields.items()}
         return row | {"subject": topic.decode(), "fields": fields}
@@ -41,12 +41,12 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
     return row | payload_field(payload)
 
 
-def _shown(value: Any) -> Any:
-    """Convert a value of a control record to JSON: bytes become text, or base64 if they are not UTF-8."""
+def to_json(value: Any) -> Any:
+    """Convert a value to JSON: bytes become text, or base64 if they are not UTF-8."""
     if isinstance(value, dict):
-        return {_shown(name): _shown(each) for name, each in value.items()}
+        return {to_json(name): to_json(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_shown(each) for each in value]
+        return [to_json(each) for each in value]
     if not isinstance(value, bytes):
         return value
     try:

@@ -1,12 +1,11 @@
 """The scenario of the demo: the steps in order, with a limit on every wait."""
 
-import argparse
 import asyncio
 import signal
 import tempfile
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -46,10 +45,19 @@ class DemoOptions:
     readings: int
     seconds: float
 
+    @classmethod
+    def of(cls, parent: Path | None, readings: int, seconds: float) -> "DemoOptions":
+        """Create a folder for the run in `parent`, or a temporary one."""
+        if parent is None:
+            return cls(Path(tempfile.mkdtemp(prefix="sluice-demo-")), readings, seconds)
+        folder = parent.resolve() / f"run-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+        folder.mkdir(parents=True)
+        return cls(folder, readings, seconds)
 
-def run(argv: Sequence[str] | None) -> int:
-    """Run the scenario and print its summary. Return the exit code."""
-    options, console = _options(argv), Console()
+
+def run(options: DemoOptions) -> int:
+    """Run the scenario and print its summary. Return exit code 0 when no acknowledged reading is missing, else 1."""
+    console = Console()
     try:
         outcome = asyncio.run(_play(options, console))
     except DemoError as error:
@@ -61,33 +69,6 @@ def run(argv: Sequence[str] | None) -> int:
         return 130
     print_summary(outcome, console)
     return 0 if outcome.complete else 1
-
-
-def _options(argv: Sequence[str] | None) -> DemoOptions:
-    parser = argparse.ArgumentParser(
-        prog="sluice demo",
-        description="Run devices, a cloud service and Spark on one node, kill it half-way, and count the messages.",
-        epilog="example:\n  sluice demo --readings 5000 --seconds 6",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="create the folder of the run here (default: a temporary folder)"
-    )
-    parser.add_argument(
-        "--readings", type=int, default=30_000, metavar="N", help="replay about N readings (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=24.0, metavar="S", help="the length of the replay (default: %(default)s)"
-    )
-    given = parser.parse_args(argv)
-    if given.readings < 1_000 or given.seconds < 1:
-        parser.error("--readings must be at least 1000, and --seconds at least 1")
-    if given.data_dir is None:
-        folder = Path(tempfile.mkdtemp(prefix="sluice-demo-"))
-    else:
-        folder = given.data_dir.resolve() / f"run-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-        folder.mkdir(parents=True)
-    return DemoOptions(folder, given.readings, given.seconds)
 
 
 async def _play(options: DemoOptions, console: Console) -> Outcome:
@@ -139,7 +120,7 @@ class Scenario:
         )
         self._bars: dict[str, TaskID] = {}
 
-    def _tell(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         elapsed = time.monotonic() - self._began
         self.progress.console.print(f"[dim]{elapsed:5.1f} s[/]  {text}", highlight=False)
 
@@ -147,8 +128,8 @@ class Scenario:
         """Start all participants and wait until they are ready."""
         took = await self.node.start()
         ports = self.node.ports
-        self._tell(f"node ready in {took:.1f} s: MQTT {ports.mqtt}, gRPC {ports.grpc}, HTTP {ports.http}")
-        self._tell("starting Spark, 40 devices, a cloud service and a dashboard")
+        self._print(f"node ready in {took:.1f} s: MQTT {ports.mqtt}, gRPC {ports.grpc}, HTTP {ports.http}")
+        self._print("starting Spark, 40 devices, a cloud service and a dashboard")
         endpoint = f"127.0.0.1:{ports.grpc}"
         await self._spark.start("sluice.demo.analytics", ["--endpoint", endpoint, "--folder", str(self._folder)])
         deadline = self._options.seconds * _GIVE_UP_FACTOR + _SILENCE_SECONDS
@@ -165,7 +146,7 @@ class Scenario:
         self._background.append(asyncio.create_task(self._service.consume()))
         await asyncio.to_thread(self._offline.connect, ports.mqtt)
         await asyncio.to_thread(self._offline.disconnect)
-        self._tell(f"{_OFFLINE} has subscribed to {PARENT}/# and disconnected: the node keeps its session")
+        self._print(f"{_OFFLINE} has subscribed to {PARENT}/# and disconnected: the node keeps its session")
         await asyncio.to_thread(self._dashboard.connect, ports.mqtt)
         await asyncio.to_thread(self._operator.connect, ports.mqtt)
         ready = await self._fleet.message(_SILENCE_SECONDS)
@@ -173,7 +154,7 @@ class Scenario:
         starting = self.progress.add_task("Spark starts", total=None)
         await self._spark.message(_SPARK_SECONDS)
         self.progress.remove_task(starting)
-        self._tell(f"{ready['ready']} devices connected and Spark is up: replaying {self._planned:,} real readings")
+        self._print(f"{ready['ready']} devices connected and Spark is up: replaying {self._planned:,} real readings")
         for name in ("devices: acknowledged", "dashboard", "cloud service", "Spark"):
             self._bars[name] = self.progress.add_task(name, total=self._planned)
         self._background.append(asyncio.create_task(self._watch_spark()))
@@ -202,7 +183,7 @@ class Scenario:
             raise DemoError(f"the devices gave up with {missing:,} readings not acknowledged{self._fleet.tail()}")
         if acts:
             raise DemoError("the devices gave up before every step of the scenario was done")
-        self._tell(f"all {self._figures['acked']:,} readings are acknowledged")
+        self._print(f"all {self._figures['acked']:,} readings are acknowledged")
 
     async def gather(self) -> None:
         """Wait until all consumers have caught up, reconnect the offline device, and let Spark finish."""
@@ -214,10 +195,10 @@ class Scenario:
         await asyncio.to_thread(self._offline.connect, self.node.ports.mqtt)
         await self._caught_up(_OFFLINE, self._offline.tally)
         self._offline_seconds = time.monotonic() - began
-        self._tell(
+        self._print(
             f"{_OFFLINE} reconnected and got {self._offline.tally.distinct:,} readings in {self._offline_seconds:.1f} s"
         )
-        self._tell("Spark finishes its batches and draws the chart")
+        self._print("Spark finishes its batches and draws the chart")
         await self._until("Spark to finish", self._background[-1].done)
         self._show_progress()
         alerts = self._analysis.get("alerts", 0)
@@ -277,17 +258,17 @@ class Scenario:
     async def _command(self) -> None:
         assert self._service is not None
         await self._service.command(_COMMANDED)
-        self._tell(
+        self._print(
             f"the cloud service commanded {_COMMANDED} and got an answer in {self._service.answers[-1] * 1000:.0f} ms"
         )
 
     async def _kill_node(self) -> None:
-        self._tell("killing the node with [bold red]kill -9[/]")
+        self._print("killing the node with [bold red]kill -9[/]")
         self._killed_at = time.time()
         await self.node.kill()
         self._start_seconds = await self.node.start()
         self._back_at = time.time()
-        self._tell(f"the node is back: ready {self._start_seconds:.1f} s after its start, with the same log")
+        self._print(f"the node is back: ready {self._start_seconds:.1f} s after its start, with the same log")
         connects = self._dashboard.connects
         await self._until("the dashboard to reconnect", lambda: self._dashboard.connects > connects)
         self._back_at = time.time()
@@ -303,7 +284,7 @@ class Scenario:
         try:
             await self._until(f"{who} to catch up", lambda: tally.distinct >= acked)
         except DemoError:
-            self._tell(f"[bold red]{who} has {tally.distinct:,} of {acked:,}[/] after {_CATCH_UP_SECONDS} s")
+            self._print(f"[bold red]{who} has {tally.distinct:,} of {acked:,}[/] after {_CATCH_UP_SECONDS} s")
 
     async def _until(self, what: str, reached: Callable[[], bool]) -> None:
         """Wait for a condition. Raises `DemoError` after a time limit, or when a background task fails."""

@@ -2,59 +2,37 @@
 
 import argparse
 import asyncio
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.console.command import Arguments
+from sluice.console.command import CommandError, add_data_dir, add_json
 
 if TYPE_CHECKING:
     from sluice.node.admin_socket import NodeLink
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="the data folder of the node (default: data)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-
-
-def run(arguments: Arguments) -> int:
-    """Run the action of a command. Print an error as one line."""
-    from gateway.admin.users_and_rules import WrongRequest  # noqa: PLC0415
-    from sluice.node.admin_socket import AdminError  # noqa: PLC0415
-    from store.errors import StoreError  # noqa: PLC0415
-
-    try:
-        return int(arguments.action(arguments))
-    except BrokenPipeError:  # handled by `sluice.cli`
-        raise
-    except (WrongRequest, AdminError, StoreError, OSError, ValueError) as error:
-        print(f"{arguments.name_of_command}: {error}", file=sys.stderr)
-        return 1
+    add_data_dir(parser)
+    add_json(parser)
 
 
 def find(data: Path) -> "NodeLink | None":
-    """Connect to the node of a data folder. Return None when no node runs. Raises what `run` prints."""
+    """Connect to the node of a data folder. Return None when no node runs. Raises `CommandError`."""
     from sluice.node.admin_socket import NodeLink  # noqa: PLC0415
     from store.data_folder import is_data_folder  # noqa: PLC0415
-    from store.errors import StoreError  # noqa: PLC0415
 
     node = NodeLink.find(data)
     if node is None and not is_data_folder(data):
-        raise StoreError(f"there is no data folder at {data}: start the node once, or give --data-dir")
+        raise CommandError(f"there is no data folder at {data}: start the node once, or give --data-dir")
     return node
 
 
 def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of the node, which must be running. Raises what `run` prints."""
-    from sluice.node.admin_socket import AdminError  # noqa: PLC0415
-
+    """Return the answer of the node, which must be running. Raises `CommandError`."""
     node = find(data)
     if node is None:
-        raise AdminError(f"no node runs on {data}: use `sluice show` to read the folder")
+        raise CommandError(f"no node runs on {data}: use `sluice show` to read the folder")
     try:
         return node.ask(path, body)
     finally:
@@ -62,7 +40,8 @@ def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a question of `gateway.admin.users_and_rules`. Raises what `run` prints."""
+    """Return the answer to a question of `gateway.admin.users_and_rules`. Raises `CommandError`, and `WrongRequest` and
+    `StoreError` when no node runs."""
     from sluice.node.admin_socket import LONG_TIMEOUT  # noqa: PLC0415
 
     node = find(data)
@@ -83,10 +62,6 @@ def pages(data: Path, question: str, rows: str) -> Iterator[dict[str, Any]]:
         after = page["after"]
         if after is None:
             return
-
-
-def print_result(arguments: Arguments, facts: dict[str, Any], text: str) -> None:
-    print(json.dumps(facts) if arguments.json else text)
 
 
 async def _ask_folder(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:

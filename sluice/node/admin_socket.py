@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any, Final
 
+from sluice.console.command import CommandError
 from store.data_folder import SOCKET
 
 CONNECT_TIMEOUT: Final = 5.0  # seconds; only a stopped or very busy node needs longer than an instant
@@ -14,7 +15,7 @@ TIMEOUT: Final = 60.0  # seconds to wait for an answer
 LONG_TIMEOUT: Final = 600.0  # seconds, for requests that flush or visit every session
 
 
-class AdminError(Exception):
+class AdminError(CommandError):
     """The node refused a request or did not answer. The text is for the user."""
 
 

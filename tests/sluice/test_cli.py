@@ -25,7 +25,7 @@ def test_every_command_shows_an_example_that_parses(name: str) -> None:
     example = text.rpartition("example:\n")[2].strip()
     assert example.startswith(f"sluice {name}")
     words = shlex.split(example)[1:]
-    assert parser().parse_args(words).run is subcommands()[name].get_default("run")
+    assert callable(parser().parse_args(words).run)
 
 
 def test_a_listener_can_be_left_out() -> None:
@@ -59,6 +59,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["sub", "-t", "a", "--id", "x", "--session", "-1"],
         ["pub", "-t", "a", "-m", "x", "--keep-alive", "65536"],
         ["pub", "-t", "a", "-m", "x", "--id", "x" * 65_536],
+        ["demo", "--readings", "10"],
     ],
 )
 def test_wrong_usage_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,13 +109,6 @@ def test_help_and_the_sdks_commands_need_no_extra() -> None:
     told = subprocess.run([*command, "topics", "--port", "1"], capture_output=True, check=False, text=True)
     assert told.returncode == 1
     assert told.stderr.startswith("sluice topics: ")
-
-
-def test_the_demo_gets_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
-    monkeypatch.setattr("sluice.demo.main", lambda argv: seen.append(argv) or 0)
-    assert main(["demo", "--fast", "--help"]) == 0
-    assert seen == [["--fast", "--help"]]
 
 
 def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_errors_in_a_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         (("restore", tmp_path / "none", tmp_path / "c"), "sluice restore: there is no backup"),
         (("restore", data, tmp_path), "sluice restore: .* is not empty"),
         (("restore", data, tmp_path / "c", "--until", "2020-01-01"), "sluice restore: nothing of the log is as old"),
-        (("show", "--data-dir", tmp_path / "none", "topics"), "sluice show: there is no data folder"),
+        (("show", "--data-dir", tmp_path / "none", "topics"), "sluice show topics: there is no data folder"),
     ):
         code, out, error = run(capsys, *words)
         assert (code, out) == (1, "")
@@ -170,7 +170,7 @@ def test_sizes_for_people():
 def test_options_of_show_may_stand_before_and_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (("--data-dir", tmp_path / "none", "groups"), ("groups", "--data-dir", tmp_path / "none")):
         code, _, error = run(capsys, "show", *words)
-        assert (code, error) == (1, f"sluice show: there is no data folder at {tmp_path / 'none'}\n")
+        assert (code, error) == (1, f"sluice show groups: there is no data folder at {tmp_path / 'none'}\n")
     given = parser().parse_args(["show", "--base", "a", "--at", "7", "sessions", "--base", "b", "--json"])
     assert (given.base, given.more_bases, given.json) == ([Path("a")], [Path("b")], True)
     assert given.at.position == 7
