@@ -61,9 +61,8 @@ def _add_options(parser: argparse.ArgumentParser, bases: str) -> None:
     text = "the moment to show: a time (ISO 8601, UTC without an offset) or a position of the log (default: now)"
     group.add_argument("--at", type=position_or_time, metavar="WHEN", help=text)
     text = "an older backup of the same node. Its views are the starting point when WHEN is before the views of DIR"
-    group.add_argument(
-        "--base", type=Path, action="append", dest=bases, metavar="BACKUP", help=f"{text} may be repeated"
-    )
+    text += "; may be repeated"
+    group.add_argument("--base", type=Path, action="append", dest=bases, metavar="BACKUP", help=text)
     text = "where to build the views; fastest on the file system of DIR"
     group.add_argument("--temp", type=Path, metavar="DIR", help=text)
     group.add_argument("--json", action="store_true", help="print one JSON object per line")

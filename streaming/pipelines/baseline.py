@@ -1,10 +1,10 @@
-"""What a device's readings usually are: a level that moves slowly, what the time of day and of the week add to it, and
-how far readings lie from that.
+"""The expected value of a device's readings, and how far readings usually lie from it.
 
-Online, of a fixed size, and robust: a residual counts up to a few deviations, so neither outliers nor an incident move
-the baseline much. Everything looks back over `memory_s`, and less far while little is known. The season goes in a
-straight line from the middle of one slot to the next. The week's is believed where it foretells better than the day's
-alone, and not before its third week: what was seen once is no pattern.
+The expected value is a level that moves slowly plus the effects of the time of day and of the day of the week. The
+state has a fixed size and is updated by each reading. A residual counts up to a few mean absolute deviations, so
+neither outliers nor an incident move the baseline much. Level, effects and deviations look back over `memory_s`, and
+over less while the device is new. Effects are interpolated linearly between the middles of slots. The effect of the
+day of the week is used if it predicts better than the time of day alone, from the third week on.
 """
 
 from math import floor
@@ -15,19 +15,20 @@ _DAY_S: Final = 86_400.0
 _DAYS: Final = 7
 _HEAD: Final = Struct(">H?QQQdddd")
 _SIGMA: Final = 1.2533  # the standard deviation of a normal distribution, in mean absolute deviations
-_CLIP: Final = 4.0  # mean absolute deviations beyond which a residual moves the baseline no further
-_CLIP_UNKNOWN: Final = 10.0  # and while it is not known what is usual
-_STEP_S: Final = _DAY_S / 8  # the most that one reading stands for: what comes after a gap says little of the gap
-_FASTEST: Final = 0.25  # of a residual: level, day and week follow it all three, and must not go beyond it
-_TRUSTED_S: Final = 2 * _DAYS * _DAY_S  # until the week's season may count
-_BETTER: Final = 0.9  # of the deviation by day, that is left by week where that is believed
-_SEEN: Final = 0xFFFF  # readings are counted up to here
-_FIRST_DAY: Final = 10  # of its readings one counts for the deviation: they say how little was known of the season
-_RECENT: Final = 2.0  # a young season looks back over half of its readings: the first ones knew little of the level
+_CLIP: Final = 4.0  # residuals are clipped to this many mean absolute deviations
+_CLIP_LEARNING: Final = 10.0  # while the device is new
+_STEP_S: Final = _DAY_S / 8  # the most time that one reading stands for: it says little about a gap before it
+_FASTEST: Final = 0.25  # the most of a residual that level, day or week follow; together they must not exceed it
+_TRUSTED_S: Final = 2 * _DAYS * _DAY_S  # the age from which the effect of the week may be used
+_BETTER: Final = 0.9  # the effect of the week is used if it reduces the deviation to less than this share
+_SEEN: Final = 0xFFFF  # the count of readings of a slot stops here
+_FIRST_DAY: Final = 10  # one in ten of its readings counts for the deviation, because the effects were not learned yet
+_RECENT: Final = 2.0  # a new slot looks back over half of its readings: the level was inaccurate before
 
 
 class Baseline:
-    """Of one device. `slots` cut the day; each has its offset from the level, and one more for each weekday."""
+    """The baseline of one device. The day is divided into `slots`. Each slot has an offset from the level, and one more
+    for each day of the week."""
 
     __slots__ = (
         "_by_day",
@@ -52,23 +53,23 @@ class Baseline:
         self.readings = 0
         self.age_s = 0.0  # seconds that the readings span; a gap counts as a day at most
         self._on_level = 0  # readings since the level began
-        self._weighed = 0  # readings that the deviations stand for
+        self._weighed = 0  # readings that the deviations average
         self._level = 0.0
-        self._by_day = self._by_week = 0.0  # mean absolute deviations: from level and day; and from the week's, too
-        self._weekly = False
+        self._by_day = self._by_week = 0.0  # mean absolute deviations from the prediction by day, and by day and week
+        self._weekly = False  # whether the effect of the week is used
         self._day = [0.0] * slots
         self._week = [0.0] * (slots * _DAYS)  # Thursday is the first day: 1970 began on one
-        self._day_seen = [0] * len(self._day)  # readings next to each slot
+        self._day_seen = [0] * len(self._day)  # readings that moved each slot
         self._week_seen = [0] * len(self._week)
 
     @property
     def sigma(self) -> float:
-        """How far readings usually lie from what was expected, as a standard deviation."""
+        """The standard deviation of readings from their expected values."""
         return (self._by_week if self._weekly else self._by_day) * _SIGMA
 
     def update(self, time: float, value: float, elapsed_s: float, *, known: bool) -> float:
-        """Take a reading that came `elapsed_s` after the last, and return what was expected. As long as it is not
-        `known` what is usual, it may count for more."""
+        """Learn from a reading that came `elapsed_s` after the last one, and return the value that was expected. While
+        the device is not `known`, a residual may count for more."""
         if not self.readings:
             self._level = value
         place = time * self._slots / _DAY_S - 0.5
@@ -90,7 +91,7 @@ class Baseline:
         pace = min(_FASTEST, min(elapsed_s, _STEP_S) / self._memory_s)
         recent = max(pace, 1 / (self._weighed + 1))
         by_day, by_week = value - of_day, value - of_week
-        clip = _CLIP if known else _CLIP_UNKNOWN
+        clip = _CLIP if known else _CLIP_LEARNING
         by_day = _clipped(by_day, clip * self._by_day)
         by_week = _clipped(by_week, clip * self._by_week)
         self._level += max(pace, 1 / (self._on_level + 1)) * (by_week if self._weekly else by_day)
@@ -102,20 +103,20 @@ class Baseline:
         self._weekly = self._by_week < _BETTER * self._by_day and self.age_s >= _TRUSTED_S
         return expected
 
-    def begin_level(self, by: float) -> None:
-        """What is usual is other than it was, by so much: the level begins anew there."""
+    def shift_level(self, by: float) -> None:
+        """Move the level by `by`, and let it adapt quickly again."""
         self._level += by
         self._on_level = 1
 
     def packed(self) -> bytes:
-        """The state, of a size that only `slots` decides."""
+        """Return the state. Its size depends on `slots` only."""
         counts = self._slots, self._weekly, self.readings, self._on_level, self._weighed
         head = _HEAD.pack(*counts, self.age_s, self._level, self._by_day, self._by_week)
         return head + _slots(self._slots).pack(*self._day, *self._week, *self._day_seen, *self._week_seen)
 
     @classmethod
     def unpacked(cls, state: bytes, slots: int, memory_s: float) -> "Baseline":
-        """The reverse. Raises `ValueError` where the state is of other slots."""
+        """Return the baseline with a packed state. Raises `ValueError` if the state has another number of slots."""
         of, *fields = _HEAD.unpack_from(state)
         if of != slots:
             raise ValueError(f"the detector's state has {of} slots a day, not {slots}: start with a new checkpoint")

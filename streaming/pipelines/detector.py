@@ -1,19 +1,19 @@
-"""A detector of anomalies in one device's readings: far from a seasonal baseline, for long or at once; or stuck.
+"""A detector of anomalies in the readings of one device. Pure: no Spark and no clock.
 
-Pure and online: one reading after the other, a state of a fixed size, no clock. `baseline` says what is expected and
-how far readings usually lie from it, `sigma`. Three things are anomalies:
+It processes one reading at a time, with a state of fixed size. `baseline` predicts the reading, and sigma, the standard
+deviation of readings from the prediction. There are three kinds of anomalies:
 
-* a `spike`: one reading further than `spike` sigma;
-* a `shift`: what lies beyond `drift` sigma adds to a sum, upwards and downwards (a CUSUM, Page 1954), which leaks over
-  `span_s`. A sum of n independent readings strays with the root of n: it must pass `threshold` times the root of the
-  readings in it, whether they come every minute or every hour, and more as long as the device is new. A shift that
-  stays for `settle_s` is the new level;
-* `flat`: the value stands still for `flat` of a day's readings, and three times as long as it ever did.
+* `spike`: one reading is more than `spike` sigma away.
+* `shift`: the excess over `drift` sigma is summed up, separately upwards and downwards (a CUSUM, Page 1954). The sums
+  decay over `span_s`. A sum of n independent readings grows with the square root of n, so a sum must exceed `threshold`
+  times the root of the number of readings in it, whether they come every minute or every hour. A new device needs more.
+  A shift that lasts for `settle_s` becomes the new level.
+* `flat`: the value is constant for `flat` of a day's readings, and for three times as long as ever before.
 
-Noise has longer tails than theory: after an anomaly the next of its kind needs `louder` times as much, and that fades
-over `memory_s`. So a device that cries often must cry louder, whatever its noise is (the idea of adaptive conformal
-inference, Gibbs and Candès 2021). After an anomaly there is none for `rest_s`. The first `warm_up` readings, and those
-of the first `warm_up_s`, only teach.
+Noise has longer tails than theory. So the next anomaly of the same kind needs `louder` times as much evidence, which
+fades over `memory_s`: the limits adapt to devices with frequent anomalies (the idea of adaptive conformal inference,
+Gibbs and Candès 2021). No anomaly is reported for `rest_s` after another one, in the first `warm_up` readings and in the
+first `warm_up_s`.
 """
 
 import math
@@ -26,62 +26,62 @@ from streaming.pipelines.baseline import Baseline
 _DAY_S: Final = 86_400.0
 _HEAD: Final = Struct(">BQQQ11d")
 _VERSION: Final = 2
-_MOST: Final = 8.0  # standard deviations that one reading may add
-_AGE_S: Final = 2 * _DAY_S  # a device known for so long must show twice as much
-_CARRIED: Final = 2.0  # times what it needs, that a sum may grow to: it must come down again when all is well
-_LOUDEST: Final = 16.0  # times what it needs, that is asked of a device that had many anomalies
-_FEWEST: Final = 12  # readings that say a value stands still
-_TIMES: Final = 3  # as long as it ever stood still
-_LONGER: Final = 2  # times as long as ever, that a known device may stand still from then on
-_BEHIND: Final = 100  # readings from before the last day say that the clock was put back
+_MOST: Final = 8.0  # the most sigma that one reading adds to a sum
+_AGE_S: Final = 2 * _DAY_S  # at this age a device needs twice the evidence of an old one
+_CARRIED: Final = 2.0  # limits a sum to a multiple of what is needed, so that it decreases soon after a shift
+_LOUDEST: Final = 16.0  # the most by which earlier anomalies multiply the needed evidence
+_FEWEST: Final = 12  # a shorter run of equal values is never flat
+_TIMES: Final = 3  # a flat run is so many times as long as the longest one before
+_LONGER: Final = 2  # the longest run of a known device grows by this factor at most
+_BEHIND: Final = 100  # so many readings in a row from before the last day: the clock of the device was put back
 
-LARGEST: Final = 1e150  # the amount of a value: sums of more would have no end
+LARGEST: Final = 1e150  # the largest absolute value; sums of larger ones would overflow
 KINDS: Final = ("spike", "shift", "flat")
 _SHIFT: Final = 1
 
 
 @dataclass(slots=True, frozen=True)
 class Settings:
-    """How a detector judges. The defaults are for readings every few seconds to every few hours."""
+    """The settings of a detector. The defaults are for readings every few seconds to every few hours."""
 
-    slots: int = 24  # of a day, each with a baseline of its own
-    warm_up: int = 300  # readings from which nothing is an anomaly yet,
-    warm_up_s: float = _DAY_S  # and seconds: the hours of the day must have been seen
-    spike: float = 5.0  # standard deviations that one reading may not lie away
-    threshold: float = 2.5  # of a sum: standard deviations times the root of the readings in it
-    drift: float = 2.0  # standard deviations of each reading that add nothing to a sum
-    span_s: float = _DAY_S  # over which a sum leaks
-    flat: float = 0.25  # of a day's readings, that may be all the same
-    min_scale: float = 0.0  # the least deviation, in units of the value: what the sensor itself may jitter
-    louder: float = 1.5  # times as much is needed after an anomaly
-    settle_s: float = 3 * _DAY_S  # seconds until a shift is what is usual
-    memory_s: float = 30 * _DAY_S  # seconds that level, seasons and deviations look back
-    rest_s: float = _DAY_S  # seconds after an anomaly until there can be the next
+    slots: int = 24  # of a day, each with its own offset from the level
+    warm_up: int = 300  # readings at the start that are never anomalies
+    warm_up_s: float = _DAY_S  # seconds at the start without anomalies: each hour of the day must be learned
+    spike: float = 5.0  # sigma
+    threshold: float = 2.5  # of a sum, in sigma times the root of the number of readings in it
+    drift: float = 2.0  # sigma of each reading that add nothing to a sum
+    span_s: float = _DAY_S  # seconds over which a sum decays
+    flat: float = 0.25  # the share of a day's readings that may be equal
+    min_scale: float = 0.0  # the least sigma, in the unit of the value: the noise of the sensor
+    louder: float = 1.5  # multiplies the needed evidence after an anomaly
+    settle_s: float = 3 * _DAY_S  # seconds until a shift becomes the new level
+    memory_s: float = 30 * _DAY_S  # seconds over which the baseline looks back
+    rest_s: float = _DAY_S  # seconds without anomalies after one
 
     def __post_init__(self) -> None:
-        """Raises `ValueError` for what no detector can judge by."""
+        """Raise `ValueError` for an invalid setting."""
         for name in ("slots", "spike", "threshold", "span_s", "flat", "memory_s"):
             if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}, which is not above 0")
+                raise ValueError(f"{name} must be finite and above 0, not {getattr(self, name)}")
         if not self.min_scale >= 0:
-            raise ValueError(f"min_scale is {self.min_scale}, which is not 0 or above")
+            raise ValueError(f"min_scale must be at least 0, not {self.min_scale}")
         if not self.louder >= 1:
-            raise ValueError(f"louder is {self.louder}, which is not 1 or above")
+            raise ValueError(f"louder must be at least 1, not {self.louder}")
 
 
 @dataclass(slots=True, frozen=True)
 class Anomaly:
-    """A reading at which the evidence was enough."""
+    """A reading with enough evidence of an anomaly."""
 
     time: float  # seconds since 1970
     value: float
     expected: float
-    score: float  # times as much evidence as needed, at least 1; below the expected it is negative
+    score: float  # evidence divided by what was needed: at least 1, negative below the expected value
     kind: str  # one of `KINDS`
 
 
 class Detector:
-    """The state of one device. Readings must come in the order of their time: others are passed over."""
+    """The detector of one device. Readings must come in the order of their time; others are ignored."""
 
     __slots__ = (
         "_baseline",
@@ -103,25 +103,28 @@ class Detector:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._baseline = Baseline(settings.slots, settings.memory_s)
-        self._last = self._quiet = -math.inf  # time of the last reading; nothing is found before
-        self._behind = 0  # readings passed over since the last
+        self._last = self._quiet = -math.inf  # time of the last reading; no anomaly is reported before `_quiet`
+        self._behind = 0  # readings ignored since the last one
         self._up = self._down = 0.0
-        self._count = 0.0  # readings in the sums, those that leaked out taken off
-        self._over = math.inf  # since when a sum is enough
-        self._needed = [1.0] * len(KINDS)  # times as much as the settings say, by kind
-        self._raised = -math.inf  # when that was last raised for a shift
+        self._count = 0.0  # readings in the sums, decayed like them
+        self._over = math.inf  # the time since which a sum exceeds what is needed
+        self._needed = [1.0] * len(KINDS)  # factors of the needed evidence, by kind
+        self._raised = -math.inf  # the time at which the factor of shifts was raised last
         self._value = math.nan
-        self._run = self._longest = 0  # readings that are all the same, now and at most before
+        self._run = self._longest = 0  # the number of equal readings, now and at most before
 
     @property
     def readings(self) -> int:
-        """That were taken."""
+        """The number of readings, without ignored ones."""
         return self._baseline.readings
 
     def observe(self, time: float, value: float) -> Anomaly | None:
-        """Take a reading: seconds since 1970, and a value of at most `LARGEST`. One that is not newer than the last
-        changes nothing, so a reading that a device sent twice counts once. Of a device whose clock was ahead and was
-        put right, the readings count again after some."""
+        """Process a reading: its time in seconds since 1970, and a value of at most `LARGEST`. Return its anomaly, or
+        None.
+
+        A reading that is not newer than the last one is ignored, so a repeated reading counts once. If the clock of a
+        device was ahead and is put back, its readings count again after `_BEHIND` of them.
+        """
         if time <= self._last and not self._is_put_back(time):
             return None
         settings, baseline = self._settings, self._baseline
@@ -131,13 +134,13 @@ class Detector:
         self._count = self._count * keep + 1
         sigma = max(baseline.sigma, settings.min_scale)
         known = baseline.readings >= settings.warm_up and baseline.age_s >= settings.warm_up_s and sigma > 0
-        self._stand(value, known=known)
+        self._count_equal(value, known=known)
         expected = baseline.update(time, value, elapsed_s, known=known)
         return self._judge(time, value, expected, sigma, elapsed_s, keep) if known else None
 
     def _is_put_back(self, time: float) -> bool:
-        """Whether the device's clock was: many readings, one after the other, come from before the last day. What was
-        noted in the old time is void."""
+        """Return whether the clock of the device was put back: many readings in a row are from before the last day.
+        Forget the times of the old clock then."""
         self._behind += 1
         if self._behind < _BEHIND or time > self._last - _DAY_S:
             return False
@@ -145,8 +148,8 @@ class Detector:
         self._over = math.inf
         return True
 
-    def _stand(self, value: float, *, known: bool) -> None:
-        """Count how long the value stands still. Who is known and stands still for longer is believed by and by."""
+    def _count_equal(self, value: float, *, known: bool) -> None:
+        """Count equal readings in a row. The longest run of a known device grows slowly only."""
         if value == self._value:
             self._run += 1
             return
@@ -157,7 +160,7 @@ class Detector:
     def _judge(
         self, time: float, value: float, expected: float, sigma: float, elapsed_s: float, keep: float
     ) -> Anomaly | None:
-        """What is found in this reading; the loudest where that is more than one thing."""
+        """Return the anomaly of a reading with the highest score, or None."""
         settings, needed = self._settings, self._needed
         if max(needed) > 1:
             fade = math.exp(-elapsed_s / settings.memory_s)
@@ -168,7 +171,9 @@ class Detector:
         still = max(settings.flat * self._count, _TIMES * self._longest, _FEWEST)
         scores = (
             abs(deviation) / (settings.spike * needed[0]),
-            shift / needed[1] if abs(deviation) > settings.drift else 0.0,  # what is left of a sum is no news
+            shift / needed[1]
+            if abs(deviation) > settings.drift
+            else 0.0,  # a reading near the prediction is no shift, even if the sum is still high
             self._run / (still * needed[2]),
         )
         self._settle(time, residual, shift)
@@ -177,14 +182,14 @@ class Detector:
             return None
         kind = scores.index(score)
         self._quiet = time + settings.rest_s
-        if kind != _SHIFT or time >= self._raised + settings.settle_s:  # a shift that goes on is one episode
+        if kind != _SHIFT or time >= self._raised + settings.settle_s:  # a lasting shift is one episode
             needed[kind] = min(_LOUDEST, needed[kind] * settings.louder)
             self._raised = time if kind == _SHIFT else self._raised
         below = self._down > self._up if kind == _SHIFT else residual < 0
         return Anomaly(time, value, expected, -score if below else score, KINDS[kind])
 
     def _shift(self, deviation: float, keep: float) -> float:
-        """Add a deviation to the sums. Returns how much they are of what is needed."""
+        """Add a deviation to the sums. Return the larger sum divided by what is needed."""
         settings = self._settings
         needed = settings.threshold * math.sqrt(self._count)
         needed *= 1 + _AGE_S / max(self._baseline.age_s, 1.0)
@@ -195,18 +200,18 @@ class Detector:
         return max(self._up, self._down) / needed
 
     def _settle(self, time: float, residual: float, score: float) -> None:
-        """Take a shift that stays for the new level."""
+        """Make a shift that lasts for `settle_s` the new level."""
         if score < 1:
             self._over = math.inf
             return
         self._over = min(self._over, time)
         if time - self._over >= self._settings.settle_s:
-            self._baseline.begin_level(residual)
+            self._baseline.shift_level(residual)
             self._up = self._down = 0.0
             self._over = math.inf
 
     def packed(self) -> bytes:
-        """The state, of a size that only `slots` decides: about 2 KiB with 24."""
+        """Return the state. Its size depends on `slots` only: about 2 KiB with 24."""
         head = _HEAD.pack(
             _VERSION,
             self._behind,
@@ -226,10 +231,11 @@ class Detector:
 
     @classmethod
     def unpacked(cls, state: bytes, settings: Settings) -> "Detector":
-        """The reverse. Raises `ValueError` where the state is of other slots or of another version."""
+        """Return the detector with a packed state. Raises `ValueError` if the state has another version or another
+        number of slots."""
         if state[0] != _VERSION:
             raise ValueError(
-                f"the detector's state is of version {state[0]}, not {_VERSION}: start with a new checkpoint"
+                f"the detector's state has version {state[0]}, not {_VERSION}: start with a new checkpoint"
             )
         detector = cls(settings)
         _, detector._behind, detector._run, detector._longest, *fields = _HEAD.unpack_from(state)
