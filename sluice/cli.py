@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(error, (CommandError, OSError, *_loaded_errors())):
             raise
         print(f"{arguments.full_name}: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code if isinstance(error, CommandError) else 1
 
 
 def _loaded_errors() -> list[type[Exception]]:

@@ -5,7 +5,16 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.console.command import Arguments, Subparsers, add_json, add_limit, declare, position, print_result
+from sluice.console.command import (
+    Arguments,
+    Subparsers,
+    UsageError,
+    add_json,
+    add_limit,
+    declare,
+    position,
+    print_result,
+)
 from sluice.console.records import human, payload_field
 from sluice.node import grpc_client
 
@@ -31,8 +40,7 @@ def add(subparsers: Subparsers) -> None:
 
 def run(arguments: Arguments) -> int:
     if arguments.key is not None and arguments.parent is None:
-        print("sluice find: --key needs PARENT, the first level of the topics to search", file=sys.stderr)
-        return 2
+        raise UsageError("--key needs PARENT, the first level of the topics to search")
     with grpc_client.connect(arguments) as client:
         found = _found(client, arguments)
         for message in islice(found, arguments.limit):

@@ -6,13 +6,10 @@ import time
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from sluice.console.command import Arguments, Subparsers, declare, positive
+from sluice.console.command import Arguments, CommandError, Subparsers, add_json, declare, positive
 from sluice.mqtt import arguments as mqtt_arguments
-
-if TYPE_CHECKING:
-    from sluice.mqtt.publisher import Publisher
 
 EXAMPLE: Final = "sluice pub --topic home/bath/temp --message 21.5 --qos 1"
 
@@ -26,10 +23,9 @@ def add(subparsers: Subparsers) -> None:
     source.add_argument("-l", "--lines", action="store_true", help="publish each line of standard input (the default)")
     parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="the QoS (default: 0)")
     parser.add_argument("-r", "--retain", action="store_true", help="publish as the retained message of the topic")
-    parser.add_argument(
-        "--count", type=positive, default=1, metavar="N", help="publish --message or --file N times (default: 1)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    text = "publish --message or --file N times (default: 1)"
+    parser.add_argument("--count", type=positive, default=1, metavar="N", help=text)
+    add_json(parser)
     mqtt_arguments.add_arguments(parser)
 
 
@@ -37,26 +33,25 @@ def run(arguments: Arguments) -> int:
     from sluice.mqtt.connection import BrokerError  # noqa: PLC0415
     from sluice.mqtt.publisher import Publisher  # noqa: PLC0415
 
-    try:
-        publisher = Publisher(arguments)
-    except BrokerError as failure:
-        print(f"sluice pub: {failure}", file=sys.stderr)
-        return 2
+    publisher = Publisher(arguments)
     started = time.monotonic()
-    error = ""
+    failure: Exception | None = None
     try:
         publisher.connect()
         for payload in payloads(arguments):
             publisher.publish(payload)
         publisher.finish()
-    except (BrokerError, OSError, ValueError) as failure:
-        error = str(failure)
-        print(f"sluice pub: {error}", file=sys.stderr)
+    except (BrokerError, OSError, ValueError) as error:
+        failure = error
     finally:
         publisher.close()
     if arguments.json:
-        report(publisher, time.monotonic() - started, error)
-    return 1 if error else 0
+        spent = round(time.monotonic() - started, 6)
+        facts = {"sent": publisher.sent, "acknowledged": publisher.acknowledged, "seconds": spent}
+        print(json.dumps(facts | ({"error": str(failure)} if failure else {})))
+    if failure:
+        raise CommandError(str(failure))
+    return 0
 
 
 def payloads(arguments: Arguments) -> Iterator[bytes]:
@@ -68,8 +63,3 @@ def payloads(arguments: Arguments) -> Iterator[bytes]:
     else:
         for line in sys.stdin.buffer:
             yield line.rstrip(b"\r\n")
-
-
-def report(publisher: "Publisher", seconds: float, error: str) -> None:
-    facts = {"sent": publisher.sent, "acknowledged": publisher.acknowledged, "seconds": round(seconds, 6)}
-    print(json.dumps(facts | ({"error": error} if error else {})))

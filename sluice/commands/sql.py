@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.console.command import Arguments, Subparsers, add_limit, declare, spark_master
+from sluice.console.command import Arguments, Subparsers, UsageError, add_limit, declare, spark_master
 from sluice.console.times import parse_time
 from sluice.node import grpc_client
 
@@ -82,12 +82,12 @@ def _rows(frame: "DataFrame", limit: int) -> "list[Row]":
 def _catalog(arguments: Arguments) -> "Catalog":
     """Return the tables, those of the node included. A user who may not list all parent topics gets a catalog that asks
     the node about each name in the query. Raises `SluiceError`."""
-    from cloud_sdk.errors import InvalidArgument, NotAllowed, Unauthenticated  # noqa: PLC0415
+    from cloud_sdk.errors import NotAllowed, Unauthenticated  # noqa: PLC0415
     from streaming.history.folder import HistoryFolder  # noqa: PLC0415
     from streaming.sql import Catalog  # noqa: PLC0415
 
     if arguments.history_only and arguments.history is None:
-        raise InvalidArgument("--history-only needs --history")
+        raise UsageError("--history-only needs --history")
     parents = set() if arguments.history is None else set(HistoryFolder(arguments.history).parents())
     log = is_there = None
     if not arguments.history_only:

@@ -1,7 +1,6 @@
 """`sluice stream`: run a ready-made Spark pipeline over the log."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -98,13 +97,7 @@ def _add_assignments(parser: "argparse._ActionsContainer", option: str, text: st
 
 
 def run(arguments: Arguments) -> int:
-    from cloud_sdk import InvalidArgument  # noqa: PLC0415
-
-    try:
-        connection = grpc_client.source_options(arguments)
-    except InvalidArgument as error:
-        print(f"sluice stream: {error}", file=sys.stderr)
-        return 2
+    connection = grpc_client.source_options(arguments)
     with stopped_by_signals() as stopping:  # before the import of Spark, which takes seconds
         from sluice.commands import stream_job  # noqa: PLC0415
 

@@ -6,7 +6,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, positive, seconds, within
+from sluice.console.command import (
+    Arguments,
+    Subparsers,
+    UsageError,
+    add_json,
+    declare,
+    positive,
+    seconds,
+    topic_filter,
+    within,
+)
 from sluice.mqtt import arguments as mqtt_arguments
 
 if TYPE_CHECKING:
@@ -18,37 +28,27 @@ TIMED_OUT: Final = 124  # like timeout(1)
 
 def add(subparsers: Subparsers) -> None:
     parser = declare(subparsers, "sub", "subscribe to topics of any MQTT broker and print the messages", EXAMPLE, run)
-    parser.add_argument("-t", "--topic", required=True, action="append", help="the topic filter; may be repeated")
+    text = "the topic filter; may be repeated"
+    parser.add_argument("-t", "--topic", type=topic_filter, required=True, action="append", help=text)
     parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="the maximum QoS (default: 0)")
     parser.add_argument("--count", type=positive, metavar="N", help="exit after N messages")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help=f"exit with code {TIMED_OUT} after this time"
-    )
-    parser.add_argument("--session", type=within(0, 0xFFFF_FFFF), default=0, metavar="SECONDS",
-                        help="keep the session for this time after the end; needs --id "
-                             "(MQTT 3.1.1: any number but 0)")  # fmt: skip
+    text = f"exit with code {TIMED_OUT} after this time"
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help=text)
+    text = "keep the session for this time after the end; needs --id (MQTT 3.1.1: any number but 0)"
+    parser.add_argument("--session", type=within(0, 0xFFFF_FFFF), default=0, metavar="SECONDS", help=text)
     parser.add_argument("--payload-only", action="store_true", help="print payloads without topics")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    add_json(parser)
     mqtt_arguments.add_arguments(parser)
 
 
 def run(arguments: Arguments) -> int:
-    from sluice.mqtt.connection import BrokerError  # noqa: PLC0415
     from sluice.mqtt.subscriber import Subscriber  # noqa: PLC0415
 
     if arguments.session and not arguments.id:
-        print("sluice sub: --session needs --id", file=sys.stderr)
-        return 2
-    try:
-        subscriber = Subscriber(arguments, lambda message: show(message, arguments))
-    except BrokerError as error:
-        print(f"sluice sub: {error}", file=sys.stderr)
-        return 2
+        raise UsageError("--session needs --id")
+    subscriber = Subscriber(arguments, lambda message: show(message, arguments))
     try:
         finished = subscriber.run(arguments.count, arguments.timeout)
-    except (BrokerError, ValueError) as error:
-        print(f"sluice sub: {error}", file=sys.stderr)
-        return 1
     finally:
         subscriber.close()
     return 0 if finished else TIMED_OUT

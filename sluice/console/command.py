@@ -14,6 +14,14 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 class CommandError(Exception):
     """The command failed. The text is for the user."""
 
+    exit_code = 1
+
+
+class UsageError(CommandError):
+    """The arguments do not go together, or cannot be used."""
+
+    exit_code = 2
+
 
 def declare(
     subparsers: Subparsers, name: str, summary: str, example: str, run: Run | None = None

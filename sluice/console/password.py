@@ -7,13 +7,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from sluice.console.command import Arguments
+from sluice.console.command import Arguments, UsageError
 
 VARIABLE: Final = "MQTT_PASSWORD"
-
-
-class NoPassword(Exception):
-    """The password cannot be read, or the user name is missing. The text is for the user."""
 
 
 def add_arguments(parser: "argparse._ArgumentGroup", about: str) -> None:
@@ -26,10 +22,10 @@ def add_arguments(parser: "argparse._ArgumentGroup", about: str) -> None:
 
 
 def password_of(arguments: Arguments) -> str | None:
-    """Read the password. Return None without a password or a user name. Raises `NoPassword`."""
+    """Read the password. Return None without a password or a user name. Raises `UsageError`."""
     if arguments.username is None:
         if arguments.password is not None or arguments.password_file is not None:
-            raise NoPassword("a password needs a user: --username is missing")
+            raise UsageError("a password needs --username")
         return None
     if arguments.password is not None:
         return str(arguments.password)
@@ -39,7 +35,7 @@ def password_of(arguments: Arguments) -> str | None:
             with path.open(encoding="utf-8") as file:
                 return file.readline().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise NoPassword(f"cannot read the password from {path}: {error}") from error
+            raise UsageError(f"cannot read the password from {path}: {error}") from error
     given = os.environ.get(VARIABLE)
     if given is None and sys.stdin.isatty():
         return getpass.getpass(f"password of {arguments.username}: ") or None

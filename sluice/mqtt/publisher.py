@@ -23,7 +23,7 @@ ACK_TIMEOUT: Final = 30.0  # seconds without an acknowledgement while messages a
 class Publisher:
     """A connection for publishing. Call `connect`, then `publish` for each message, then `finish`; always `close`."""
 
-    __slots__ = ("_arguments", "_change", "_client", "_connected", "_error", "acknowledged", "sent")
+    __slots__ = ("_arguments", "_change", "_client", "_connected", "_error", "_properties", "acknowledged", "sent")
 
     def __init__(self, arguments: Arguments) -> None:
         self._arguments = arguments
@@ -32,6 +32,7 @@ class Publisher:
         self._error: BrokerError | None = None
         self.sent = 0
         self.acknowledged = 0  # for QoS 0: written to the socket
+        self._properties = connection.properties_of(arguments, "publish")
         self._client = connection.make_client(arguments)
         self._client.max_inflight_messages_set(WINDOW)
         self._client.on_connect = self._on_connect
@@ -52,7 +53,8 @@ class Publisher:
         self._wait_in_flight(WINDOW - 1)
         with self._change:
             self.sent += 1
-        self._client.publish(self._arguments.topic, payload, self._arguments.qos, self._arguments.retain)
+        arguments = self._arguments
+        self._client.publish(arguments.topic, payload, arguments.qos, arguments.retain, self._properties)
 
     def finish(self) -> None:
         """Wait until every message is acknowledged. Raises `BrokerError`."""

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from paho.mqtt import client as paho
 from paho.mqtt.client import ConnectFlags, DisconnectFlags, MQTTMessage
@@ -24,7 +24,7 @@ DISCONNECT: Final = b"\xe0\x00"  # normal disconnection, in 3.1.1 and 5.0
 class Subscriber:
     """A connection that passes every message to `show`. Call `run` once, then `close`."""
 
-    __slots__ = ("_arguments", "_client", "_error", "_left", "_show", "_subscribed")
+    __slots__ = ("_arguments", "_client", "_error", "_left", "_properties", "_show", "_subscribed")
 
     def __init__(self, arguments: Arguments, show: Callable[[MQTTMessage], None]) -> None:
         self._arguments = arguments
@@ -32,6 +32,7 @@ class Subscriber:
         self._left: int | None = None  # messages still to receive; None: no limit
         self._subscribed = False
         self._error: BrokerError | None = None
+        self._properties = connection.properties_of(arguments, "subscribe")
         self._client = connection.make_client(arguments, arguments.session)
         self._client.manual_ack_set(True)  # acknowledge only what was shown; the session keeps the rest
         self._client.on_connect = self._on_connect
@@ -42,7 +43,7 @@ class Subscriber:
     def run(self, count: int | None, timeout: float | None) -> bool:
         """Receive `count` messages (None: no limit) for at most `timeout` seconds.
 
-        Return whether all of them arrived. Raises `BrokerError`, and `ValueError` for a bad topic filter.
+        Return whether all of them arrived. Raises `BrokerError`.
         """
         self._left = count
         started = time.monotonic()
@@ -67,16 +68,17 @@ class Subscriber:
         paho's `disconnect` closes the socket at once. If the socket has unread bytes, that resets the connection, and
         the broker loses everything that it has not read yet.
         """
-        sock = self._client.socket()
-        if isinstance(sock, socket.socket):
+        sock: Any = self._client.socket()
+        if sock is not None:
             deadline = time.monotonic() + LEAVE_TIMEOUT
+            raw = getattr(sock, "_socket", sock)  # paho wraps the socket of a WebSocket
             with contextlib.suppress(OSError):
-                sock.settimeout(LEAVE_TIMEOUT)
+                raw.settimeout(LEAVE_TIMEOUT)
                 while self._client.want_write() and time.monotonic() < deadline:
                     self._client.loop_write()
-                sock.sendall(DISCONNECT)
-                sock.shutdown(socket.SHUT_WR)
-                while time.monotonic() < deadline and sock.recv(65536):
+                sock.send(DISCONNECT)
+                raw.shutdown(socket.SHUT_WR)
+                while time.monotonic() < deadline and raw.recv(65536):
                     pass
         self._client.disconnect()
 
@@ -86,7 +88,8 @@ class Subscriber:
         if reason.is_failure:
             self._error = connection.refused(reason)
             return
-        client.subscribe([(topic_filter, self._arguments.qos) for topic_filter in self._arguments.topic])
+        filters = [(topic_filter, self._arguments.qos) for topic_filter in self._arguments.topic]
+        client.subscribe(filters, properties=self._properties)
 
     def _on_disconnect(
         self, _client: paho.Client, _data: object, _flags: DisconnectFlags, reason: ReasonCode, _: Properties | None

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sluice.console import password
-from sluice.console.command import Arguments, port_number
+from sluice.console.command import Arguments, UsageError, port_number
 
 if TYPE_CHECKING:
     from cloud_sdk import Tls
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def connect(arguments: Arguments) -> "Client":
-    """Return a client of the node; the caller closes it. Raises `SluiceError`."""
+    """Return a client of the node; the caller closes it. Raises `UsageError` and `SluiceError`."""
     from cloud_sdk import Credentials  # noqa: PLC0415
     from cloud_sdk.blocking import Client  # noqa: PLC0415
 
@@ -45,7 +45,7 @@ def connect(arguments: Arguments) -> "Client":
 
 
 def source_options(arguments: Arguments) -> dict[str, str]:
-    """Return the options of Spark's `format("sluice")` for the node. Raises `InvalidArgument`."""
+    """Return the options of Spark's `format("sluice")` for the node. Raises `UsageError`."""
     options = {"endpoint": _endpoint(arguments)}
     if arguments.username is not None:
         options |= {"user": arguments.username, "password": _secret(arguments)}
@@ -64,11 +64,11 @@ def _endpoint(arguments: Arguments) -> str:
 
 
 def _tls(arguments: Arguments) -> "Tls | None":
-    """Return the TLS settings, None without TLS. Raises `InvalidArgument`."""
-    from cloud_sdk import InvalidArgument, Tls  # noqa: PLC0415
+    """Return the TLS settings, None without TLS. Raises `UsageError`."""
+    from cloud_sdk import Tls  # noqa: PLC0415
 
     if (arguments.cert_file is None) != (arguments.key_file is None):
-        raise InvalidArgument("--cert-file and --key-file must be given together")
+        raise UsageError("--cert-file and --key-file must be given together")
     given = (arguments.ca_file, arguments.cert_file, arguments.server_name)
     if not arguments.tls and all(each is None for each in given):
         return None
@@ -76,10 +76,5 @@ def _tls(arguments: Arguments) -> "Tls | None":
 
 
 def _secret(arguments: Arguments) -> str:
-    from cloud_sdk import InvalidArgument  # noqa: PLC0415
-
-    try:
-        arguments.password = password.password_of(arguments)  # a prompt appears only once
-    except password.NoPassword as error:
-        raise InvalidArgument(str(error)) from error
+    arguments.password = password.password_of(arguments)  # a prompt appears only once
     return arguments.password or ""

@@ -12,8 +12,8 @@ deviation of readings from the prediction. There are three kinds of anomalies:
 
 Noise has longer tails than theory. So the next anomaly of the same kind needs `louder` times as much evidence, which
 fades over `memory_s`: the limits adapt to devices with frequent anomalies (the idea of adaptive conformal inference,
-Gibbs and Candès 2021). No anomaly is reported for `rest_s` after another one, in the first `warm_up` readings and in the
-first `warm_up_s`.
+Gibbs and Candès 2021). No anomaly is reported for `rest_s` after another one, nor in the first `warm_up` readings or
+the first `warm_up_s`.
 """
 
 import math

@@ -142,8 +142,8 @@ def test_where_the_password_comes_from(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--password", "x"), b"--username is missing"),
-        (("--password-file", "/nowhere"), b"--username is missing"),
+        (("--password", "x"), b"needs --username"),
+        (("--password-file", "/nowhere"), b"needs --username"),
         (("--username", "a", "--password-file", "/nowhere"), b"cannot read the password from /nowhere"),
         (("--username", "a", "--password-file", "x", "--password", "y"), b"not allowed with"),
     ],

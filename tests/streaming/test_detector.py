@@ -261,7 +261,7 @@ def test_a_state_of_other_slots_or_another_version_is_refused() -> None:
 )
 def test_settings_that_judge_nothing_are_refused(wrong: dict[str, float]) -> None:
     (name,) = wrong
-    with pytest.raises(ValueError, match=f"^{name} is"):
+    with pytest.raises(ValueError, match=f"^{name} must be"):
         Settings(**wrong)
 
 
