@@ -31,14 +31,15 @@ async def consumer(client: Client) -> AsyncIterator[SimpleConsumer]:
 
 
 async def test_a_delayed_message_comes_at_its_time_and_not_before(client: Client, consumer: SimpleConsumer) -> None:
-    due = time.time() + 0.4
-    receipt = await client.send("home/t", b"later", deliver_after=0.4)
+    began = time.time()
+    receipt = await client.send("home/t", b"later", deliver_after=2)
+    sent = time.time()
     (timer,) = await client.timers()
     assert (timer.position, timer.topic, timer.publisher) == (receipt.position, "home/t", "tester")
-    assert abs(timer.due_ms / 1_000 - due) < 0.2
+    assert began + 1.999 <= timer.due_ms / 1_000 <= sent + 2.001
     await client.send("home/t", b"now")
     assert [delivery.payload async for delivery in _some(consumer, 2)] == [b"now", b"later"]
-    assert time.time() >= due - 0.001
+    assert time.time() >= timer.due_ms / 1_000
     assert await client.timers() == []
 
 
@@ -132,7 +133,7 @@ async def test_orphans_are_asked_for_until_somebody_knows(node) -> None:
                     await asyncio.sleep(0.3)  # asked about, and left alone: it is running
                     assert b"own" not in asked
                     await _rolled_back_by_somebody(node, own.handles[0])
-        assert asked.count(b"ask") == 3 and asked.count(b"fail") == 3
+        assert asked.count(b"ask") >= 3 and asked.count(b"fail") >= 3  # a late answer: it is asked again
         events = [event.happened for event in await client.trace(receipts[1].position)]
         assert events == [Happened.STORED, Happened.ROLLED_BACK]
 

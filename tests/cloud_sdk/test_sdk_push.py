@@ -47,9 +47,9 @@ async def test_a_slow_message_holds_up_no_other_and_its_lease_is_kept(client: Cl
         got.append(message.payload)
 
     await client.send_many([OutgoingMessage("home/t", b"%d" % i) for i in range(20)])
-    async with client.push_consumer("g", "home", handle, concurrency=2, invisible_seconds=0.3):
+    async with client.push_consumer("g", "home", handle, concurrency=2, invisible_seconds=1.5):
         await until(lambda: len(got) == 19)
-        await asyncio.sleep(1)  # three leases
+        await asyncio.sleep(3.2)  # two leases
         release.set()
         await until(lambda: len(got) == 20)
     assert sorted(got) == sorted(b"%d" % i for i in range(20))
@@ -268,13 +268,13 @@ async def test_what_a_closing_consumer_gave_back_is_not_kept_from_others(client:
         await release.wait()
 
     await client.send_many([OutgoingMessage("orders/x", b"%d" % number) for number in range(3)])
-    consumer = client.push_consumer("g", "orders", handler, concurrency=1, invisible_seconds=0.6)
+    consumer = client.push_consumer("g", "orders", handler, concurrency=1, invisible_seconds=3)
     async with client.consumer("g", "orders") as other:
         await consumer.__aenter__()
         await begun.wait()
         await until(lambda: len(consumer._unsettled) >= 3)
         closing = asyncio.create_task(consumer.close())
-        await asyncio.sleep(0.35)  # an extension later
+        await asyncio.sleep(1.2)  # an extension later
         got = await other.batch(0)
         release.set()
         await closing

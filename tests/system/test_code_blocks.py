@@ -5,8 +5,9 @@ import asyncio
 import inspect
 import json
 import os
+import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from gateway.config.config import load
 from tests.system.blocks import Block, Shell, blocks
 from tests.system.conftest import NodeProcess
 from tests.system.tools import program
-from tests.waiting import patience
+from tests.waiting import block_until, patience
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", *(f"docs/{name}.md" for name in ("operations", "mqtt", "sdk", "streaming", "history")))
@@ -73,6 +74,13 @@ async def fill(endpoint: str) -> None:
         await client.send("sensors/attic/temperature", b"21.5")
 
 
+def subscriptions(node: NodeProcess) -> int:
+    """How many subscriptions the connected clients have."""
+    command = [sys.executable, "-m", "sluice", "sessions", "list", "--connected", "--json"]
+    listed = subprocess.run([*command, "--data-dir", node.data_dir], capture_output=True, check=True, text=True)
+    return sum(json.loads(line)["subscriptions"] for line in listed.stdout.splitlines())
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
@@ -93,7 +101,7 @@ def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
         for block in found:
             shell.run(block)
             if block.is_background:
-                time.sleep(2.0)  # until it has subscribed
+                block_until(lambda: subscriptions(node))
         shell.finish_background()
     finally:
         shell.close()

@@ -15,6 +15,7 @@ from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode
 from tests.gateway.connection.test_hostile import framed, upgraded
 from tests.gateway.mqtt import wire
+from tests.gateway.net.test_descriptors import is_closed
 from tests.waiting import patience, until
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -35,18 +36,6 @@ async def idle(node: Node, host: str = "127.0.0.1") -> Stream:
     return stream
 
 
-async def is_closed(stream: Stream) -> bool:
-    """Whether the node has closed it by now. It never says anything."""
-    await asyncio.sleep(0)
-    try:
-        async with asyncio.timeout(0.2):
-            return await stream[0].read(1) == b""
-    except ConnectionError:
-        return True
-    except TimeoutError:
-        return False
-
-
 async def upgrades(node: Node) -> None:
     async with (
         aiohttp.ClientSession() as session,
@@ -59,7 +48,7 @@ async def test_who_says_nothing_makes_room_for_who_does(make_node: MakeNode) -> 
     node = await make_node()
     held = [await idle(node) for _ in range(LIMIT + 3)]
     assert len(node._devices.websocket.waiting) == LIMIT
-    assert [await is_closed(stream) for stream in held] == [True] * 3 + [False] * LIMIT
+    await until(lambda: [is_closed(stream) for stream in held] == [True] * 3 + [False] * LIMIT)
     await upgrades(node)
     (admission,) = [admission for admission in node._front.admissions if admission.name == "ws"]
     assert admission.refused_full == 4
@@ -72,7 +61,8 @@ async def test_who_opens_many_is_in_his_own_way_only(make_node: MakeNode) -> Non
     node = await make_node()
     other = await idle(node, "127.0.0.2")
     held = [await idle(node) for _ in range(2 * LIMIT)]
-    assert not await is_closed(other)
+    await until(lambda: sum(map(is_closed, held)) == LIMIT + 1)
+    assert not is_closed(other)
     for _, writer in [other, *held]:
         writer.close()
 

@@ -54,8 +54,7 @@ async def test_nothing_is_lost_where_a_stream_breaks_before_a_busy_store_has_tak
     await asyncio.sleep(0.2)  # that it goes, and finds no room either
     is_busy = False
     try:
-        async with asyncio.timeout(5):
-            await until(lambda: len(answers) == 6)
+        await until(lambda: len(answers) == 6)
     finally:
         await store.close()
         await middle.stop()
