@@ -55,13 +55,13 @@ def told_of(loader: Path, each: int, *messages: bytes) -> offline.Told:
     return told
 
 
-def test_what_comes_as_it_should(loader: Path) -> None:
+def test_complete_deliveries_pass_the_check(loader: Path) -> None:
     told = told_of(loader, 3, *[message(number) for number in range(3)])
     assert offline.is_sound(told)
     assert told["received"] == 3
 
 
-def test_what_is_missing_comes_again_or_too_early_is_noticed(loader: Path) -> None:
+def test_missing_repeated_and_early_messages_are_noticed(loader: Path) -> None:
     order = [message(0), message(1), message(1), message(1, dup=True), message(3)]
     told = told_of(loader, 3, *order)
     assert (told["repeated"], told["repeated_with_dup"], told["missing"], told["disordered"]) == (1, 1, 1, 1)

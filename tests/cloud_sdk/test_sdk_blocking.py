@@ -162,7 +162,7 @@ async def test_a_client_that_was_used_before_a_fork_says_so(endpoint: str, monke
     await asyncio.to_thread(use)
 
 
-async def test_who_waits_for_a_client_that_another_thread_closes_is_told(endpoint: str) -> None:
+async def test_closing_a_client_raises_in_threads_that_wait(endpoint: str) -> None:
     def use() -> None:
         client = Client(endpoint)
         consumer = client.consumer("closed", "home")

@@ -257,7 +257,7 @@ async def test_calls_go_on_after_a_restart_of_the_node(node, client: Client) -> 
     assert [message.payload for message in await read_all(client, "home")] == [b"%d" % i for i in range(100)]
 
 
-async def test_nobody_there_is_unavailable(free_port: int) -> None:
+async def test_a_call_to_a_closed_port_is_unavailable(free_port: int) -> None:
     async with Client(f"127.0.0.1:{free_port}", retry_seconds=0.1) as client:
         with pytest.raises(Unavailable):
             await client.parents()
@@ -276,7 +276,7 @@ async def test_a_closed_client_says_so(node) -> None:
         await client.parents()
 
 
-async def test_who_waits_for_a_client_that_is_closed_is_told(node) -> None:
+async def test_closing_a_client_raises_in_tasks_that_wait(node) -> None:
     """Not cancelled, which nobody asked for."""
 
     async def handle(_: Message) -> None: ...
@@ -308,7 +308,7 @@ async def test_a_wait_that_its_task_was_cancelled_in_is_cancelled(client: Client
         await wait
 
 
-async def test_closing_does_not_wait_for_what_nobody_waits_for(free_port: int) -> None:
+async def test_closing_does_not_wait_for_abandoned_calls(free_port: int) -> None:
     client = Client(f"127.0.0.1:{free_port}", retry_seconds=3600)
     send = asyncio.create_task(client.send("home/t", b"x"))
     await asyncio.sleep(0)
@@ -350,7 +350,7 @@ async def test_numbers_and_texts_that_the_wire_cannot_carry_are_invalid_argument
         client.consumer("g", "home", sql="\ud800")
 
 
-async def test_what_is_no_text_or_bytes_is_named(client: Client) -> None:
+async def test_a_wrong_type_of_topic_or_payload_is_named(client: Client) -> None:
     with pytest.raises(TypeError, match="a topic is a str"):
         await client.send(b"home/t", b"x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a payload is bytes"):

@@ -167,7 +167,7 @@ async def test_a_client_ends_though_its_node_is_gone(node: Node, caplog: pytest.
     await pushed.close()
 
 
-async def test_a_client_that_ends_sends_what_it_has_accepted(node: Node) -> None:
+async def test_closing_a_client_sends_accepted_messages(node: Node) -> None:
     client = Client(node.endpoint)
     sends = [asyncio.create_task(client.send("home/t", b"%d" % number)) for number in range(100)]
     work = client.idempotent_producer("work", 1)
@@ -180,7 +180,7 @@ async def test_a_client_that_ends_sends_what_it_has_accepted(node: Node) -> None
     await work.close()
 
 
-async def test_nothing_begins_at_a_client_that_ends(node: Node) -> None:
+async def test_a_closing_client_begins_nothing_new(node: Node) -> None:
     client = Client(node.endpoint)
     consumer, reader = client.consumer("g", "home"), client.pull_consumer("home")
     pushed, work = client.push_consumer("g", "home", Handler()), client.idempotent_producer("work", 1)

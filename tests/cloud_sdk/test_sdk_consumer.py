@@ -51,7 +51,7 @@ async def test_members_share(node, client: Client) -> None:
     assert (len(received), set(received)) == (600, sent)
 
 
-async def test_what_is_not_acknowledged_comes_again(client: Client) -> None:
+async def test_unacknowledged_messages_come_again(client: Client) -> None:
     sent = await fill(client, 20)
     async with client.consumer("g", "home", invisible_seconds=0.2) as consumer:
         lost = await consumer.batch(5)
@@ -196,7 +196,7 @@ async def test_a_message_that_fails_comes_later_and_then_becomes_a_dead_letter(c
     ]
 
 
-async def test_who_waits_for_dead_letters_hears_of_them(client: Client) -> None:
+async def test_a_waiting_consumer_of_dead_letters_is_woken(client: Client) -> None:
     await fill(client, 1)
     async with client.dead_letters("g") as dead, client.consumer("g", "home", max_deliveries=1) as consumer:
         waiting = asyncio.create_task(dead.next(20))
@@ -264,7 +264,7 @@ async def test_messages_that_come_when_a_wait_is_cancelled_are_there_for_the_nex
             assert await consumer.flush() == 0
 
 
-async def test_what_came_for_nobody_is_given_back_when_the_consumer_closes(client: Client) -> None:
+async def test_closing_gives_back_messages_that_no_call_received(client: Client) -> None:
     async with client.consumer("g", "home", invisible_seconds=600) as consumer:
         waiting = asyncio.create_task(consumer.next(20))
         await until(lambda: consumer._member._batch is not None)
@@ -279,7 +279,7 @@ async def test_what_came_for_nobody_is_given_back_when_the_consumer_closes(clien
         assert message.payload == b"x"
 
 
-async def test_one_settlement_that_is_refused_ends_nothing(node, client: Client) -> None:
+async def test_a_refused_settlement_does_not_end_the_consumer(node, client: Client) -> None:
     await node.stop()
     node.limits = RpcLimits(max_invisible_ms=60_000)  # less than the SDK knows of
     await node.start()
@@ -348,7 +348,7 @@ async def test_groups_come_in_pages(node, client: Client) -> None:
     assert [group.name for group in await client.groups()] == names
 
 
-async def test_what_is_settled_while_a_closed_consumer_hangs_up_is_sent_too(client: Client) -> None:
+async def test_settlements_made_while_a_consumer_closes_are_sent(client: Client) -> None:
     await fill(client, 3, topics=1)
     async with client.consumer("g", "home", invisible_seconds=600) as consumer:
         batch = await consumer.batch(20)

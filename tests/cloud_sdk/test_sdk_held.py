@@ -62,7 +62,7 @@ async def test_a_delayed_message_can_be_recalled_until_its_time(client: Client, 
         OutgoingMessage("home/t", b"", tag="a b"),
     ],
 )
-async def test_what_cannot_be_held_is_refused(client: Client, wrong: OutgoingMessage) -> None:
+async def test_messages_that_cannot_be_held_are_refused(client: Client, wrong: OutgoingMessage) -> None:
     with pytest.raises(InvalidArgument):
         await client.send_many([wrong])
 
@@ -158,7 +158,7 @@ async def test_the_checker_survives_a_restart_of_the_node(node) -> None:
 
 
 @pytest.mark.parametrize("closes", ["checks", "client"])
-async def test_a_checker_may_close_what_it_answers_for(node, closes: str) -> None:
+async def test_a_checker_may_close_its_checks_or_client(node, closes: str) -> None:
     """What it says of the message is told before."""
     await node.stop()
     node.config = replace(node.config, transaction_check_s=0.1)
@@ -182,7 +182,7 @@ async def test_a_checker_may_close_what_it_answers_for(node, closes: str) -> Non
 
 
 @pytest.mark.parametrize("closes", ["checks", "client"])
-async def test_a_checker_of_the_blocking_face_may_close_what_it_answers_for(node, closes: str) -> None:
+async def test_a_blocking_checker_may_close_its_checks_or_client(node, closes: str) -> None:
     await node.stop()
     node.config = replace(node.config, transaction_check_s=0.1)
     await node.start()

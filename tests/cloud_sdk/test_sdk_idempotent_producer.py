@@ -103,7 +103,7 @@ async def test_names_are_apart_and_can_be_forgotten(node: Node, client: Client) 
     assert await stored(node) == 30
 
 
-async def test_two_at_once_store_it_once(node: Node, client: Client) -> None:
+async def test_two_producers_at_once_store_the_work_once(node: Node, client: Client) -> None:
     async with Client(node.endpoint) as other:
         older = client.idempotent_producer("work", 0)
         await older.send_many(messages(0, 10))
@@ -116,7 +116,7 @@ async def test_two_at_once_store_it_once(node: Node, client: Client) -> None:
     assert await stored(node) == 20
 
 
-async def test_a_piece_without_messages_and_names_that_are_none(client: Client) -> None:
+async def test_empty_work_and_invalid_names(client: Client) -> None:
     async with client.idempotent_producer("work", 0) as producer:
         assert await producer.send_many([]) == []
     for name, number in (("", 0), ("x" * 65, 0), ("x", -1), ("x", 1 << 39)):
@@ -137,7 +137,7 @@ async def test_the_blocking_face(node: Node) -> None:
     await until_known(node, [])
 
 
-async def test_who_does_the_work_again_may_have_a_longer_name(node: Node) -> None:
+async def test_a_client_with_a_longer_name_may_repeat_the_work(node: Node) -> None:
     """Requests end where 512 KiB are full: at the same message, whoever sends them."""
     work = [OutgoingMessage("results/x", b"%0400d" % number) for number in range(2_000)]
     refused = OutgoingMessage("results/x", b"", deliver_after=60 * 86_400)

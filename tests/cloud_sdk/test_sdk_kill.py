@@ -90,7 +90,7 @@ async def test_kill_under_load(tmp_path) -> None:
 
 
 @pytest.mark.slow
-async def test_what_a_group_was_told_survives_every_kill(tmp_path) -> None:
+async def test_the_state_of_a_group_survives_every_kill(tmp_path) -> None:
     """Acknowledgements out of order, leases, deliveries and dead letters."""
     process, port = await start(str(tmp_path), 0)
 
@@ -138,7 +138,7 @@ async def test_what_a_group_was_told_survives_every_kill(tmp_path) -> None:
 
 
 @pytest.mark.slow
-async def test_what_was_acknowledged_never_comes_again(tmp_path) -> None:
+async def test_acknowledged_messages_never_come_again(tmp_path) -> None:
     process, port = await start(str(tmp_path), 0)
     sent: set[bytes] = set()
     settled: set[bytes] = set()

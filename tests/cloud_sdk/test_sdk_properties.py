@@ -65,6 +65,6 @@ def test_the_wire_form() -> None:
         OutgoingMessage("a", b"", message_expiry=-1),
     ],
 )
-def test_what_mqtt_does_not_allow_is_not_sent(message: OutgoingMessage) -> None:
+def test_properties_that_mqtt_forbids_are_not_sent(message: OutgoingMessage) -> None:
     with pytest.raises(InvalidArgument):
         message.frame(b"me")

@@ -40,7 +40,7 @@ async def take(consumer: PullConsumer, count: int) -> list[int]:
     return sorted(got)
 
 
-async def test_a_reader_goes_on_where_it_is_put(client: Client) -> None:
+async def test_a_reader_continues_where_it_seeks(client: Client) -> None:
     await client.send_many([order(number) for number in range(20)])
     middle = int(time.time() * 1_000) + 1
     await asyncio.sleep(0.01)
@@ -297,7 +297,7 @@ async def test_a_partition_that_cannot_be_read_takes_nothing_of_the_others_along
             assert len(await take(consumer, 1)) == ends[reads]
 
 
-async def test_who_waits_for_an_answer_after_others_failed_is_heard(client: Client, monkeypatch) -> None:
+async def test_a_request_after_failed_ones_is_answered(client: Client, monkeypatch) -> None:
     async def pull(*_: object, **__: object) -> Batch:
         raise Unavailable("the node is away")
 

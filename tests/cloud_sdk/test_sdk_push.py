@@ -12,7 +12,7 @@ from cloud_sdk.blocking import Client as BlockingClient
 from tests.waiting import patience, until
 
 
-async def test_each_message_is_handled_beside_others_and_acknowledged(client: Client) -> None:
+async def test_messages_are_handled_concurrently_and_acknowledged(client: Client) -> None:
     running = most = 0
     got: list[bytes] = []
     gate = asyncio.Event()
@@ -163,7 +163,7 @@ async def test_a_consumer_that_is_closed_lets_its_handlers_end_and_gives_the_res
         assert sorted(each.payload for each in await rest.batch(5)) == [b"1", b"2", b"3", b"4"]
 
 
-async def test_what_trying_again_does_not_help_ends_the_consumer(client: Client, caplog) -> None:
+async def test_an_error_that_repeating_cannot_mend_ends_the_consumer(client: Client, caplog) -> None:
     async def handle(message: Delivery) -> None: ...
 
     async with client.push_consumer("g", "home", handle, sql="a =") as consumer:
@@ -189,7 +189,7 @@ async def test_a_push_consumer_survives_a_restart_of_the_node(node, client: Clie
         await until(lambda: b"2" in got)
 
 
-async def test_everybody_gets_a_broadcast_and_goes_on_where_it_was(client: Client) -> None:
+async def test_every_broadcast_consumer_gets_all_and_continues_where_it_was(client: Client) -> None:
     got: dict[str, list[bytes]] = {"a": [], "b": []}
 
     def handler(name: str):
@@ -259,7 +259,7 @@ async def test_handlers_of_the_blocking_face_run_in_threads(node) -> None:
     await asyncio.to_thread(work)
 
 
-async def test_what_a_closing_consumer_gave_back_is_not_kept_from_others(client: Client) -> None:
+async def test_messages_that_a_closing_consumer_gave_back_go_to_others(client: Client) -> None:
     """The handler that runs takes longer than a lease, whose extension is not for what was given back."""
     release, begun = asyncio.Event(), asyncio.Event()
 

@@ -138,7 +138,7 @@ class SlowToLeave:
             await asyncio.Event().wait()
 
 
-async def test_a_device_that_hangs_up_when_it_is_enough_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_device_that_hangs_up_after_the_last_message_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = pytest.importorskip("sluice.demo.fleet")
     readings = pytest.importorskip("sluice.demo.readings")
     monkeypatch.setattr(fleet, "MQTTClient", SlowToLeave)
@@ -191,7 +191,7 @@ def scenario_of(fleet: Told, folder: Path, monkeypatch: pytest.MonkeyPatch) -> t
     return scenario, acts
 
 
-async def test_the_devices_are_told_when_it_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_devices_are_told_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     end: dict[str, object] = {"acked": 10, "acknowledged": {"a": [[0, 9]]}, "complete": True}
     fleet = Told({"acked": 1}, {"acked": 10}, {"acked": 10}, {"acked": 10}, {"acked": 10}, end)
     scenario, acts = scenario_of(fleet, tmp_path, monkeypatch)
@@ -279,7 +279,7 @@ def test_alerts_that_come_twice_or_not_at_all_are_no_success() -> None:
     assert "3 received, of which 2" in printed(outcome(alerts_received=3))
 
 
-def test_history_that_does_not_come_back_as_it_was_is_no_success() -> None:
+def test_history_that_differs_from_the_log_is_a_failure() -> None:
     for exported, back, once in ((7, 6, 6), (7, 7, 6), (7, 8, 7), (0, 0, 0)):
         analysis = {**ANALYSIS, "exported": exported, "read_back": back, "read_once": once}
         assert not outcome(analysis=analysis).complete

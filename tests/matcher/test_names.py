@@ -26,7 +26,7 @@ BAD_TEXT = [
 
 
 @pytest.mark.parametrize("name", BAD_TEXT)
-def test_what_is_neither_topic_nor_filter(name: bytes) -> None:
+def test_names_that_are_neither_topic_nor_filter(name: bytes) -> None:
     assert not is_valid_topic(name)
     assert not is_valid_filter(name)
 

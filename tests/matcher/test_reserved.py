@@ -27,7 +27,7 @@ def test_every_client_id_has_an_inbox_of_its_own(client_id: str) -> None:
         (b"%2B", b"$inbox/%252B"),
     ],
 )
-def test_how_an_inbox_is_written(client_id: bytes, topic: bytes) -> None:
+def test_inbox_names_are_escaped(client_id: bytes, topic: bytes) -> None:
     assert inbox_of(client_id) == topic
     assert client_of(topic) == client_id
 
@@ -35,11 +35,11 @@ def test_how_an_inbox_is_written(client_id: bytes, topic: bytes) -> None:
 @pytest.mark.parametrize(
     "topic", [b"$inbox", b"$inbox/", b"$inbox/100%", b"$inbox/%2b", b"$inbox/%41", b"inbox/a", b"a"]
 )
-def test_what_is_no_inbox(topic: bytes) -> None:
+def test_names_that_are_no_inbox(topic: bytes) -> None:
     assert client_of(topic) is None
 
 
-def test_what_is_below_a_level() -> None:
+def test_names_below_a_level() -> None:
     assert is_below(b"$inbox", INBOX)
     assert is_below(b"$inbox/a", INBOX)
     assert not is_below(b"$inboxes/a", INBOX)

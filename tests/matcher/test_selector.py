@@ -303,7 +303,7 @@ def test_topic_filter_tags_and_condition_all_have_to_select() -> None:
 
 
 @pytest.mark.parametrize("topic_filter", [b"a/#/b", b"$share/g/a", b"a+", b"\xff"])
-def test_what_is_no_topic_filter_is_refused(topic_filter: bytes) -> None:
+def test_an_invalid_topic_filter_is_refused(topic_filter: bytes) -> None:
     with pytest.raises(SelectorError, match="topic filter"):
         compile_selection(Selection(topic_filter))
 

@@ -37,7 +37,7 @@ async def receive(client: RawClient, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("routed", [False, True])
 @pytest.mark.parametrize("seed", [1, 20, 300])
-async def test_nothing_is_lost_by_events_that_are(tmp_path: Path, seed: int, routed: bool) -> None:
+async def test_lost_events_lose_no_messages(tmp_path: Path, seed: int, routed: bool) -> None:
     several = Chaotic(tmp_path / "data", far=True, routed=routed)
     several.seed = seed
     await several.open()

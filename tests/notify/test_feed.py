@@ -51,7 +51,7 @@ def open_feed(filters: Sequence[bytes] | None = None) -> tuple[Feed, list[bytes]
     return feed, sent, room
 
 
-def test_everything_is_told_to_who_wants_everything():
+def test_a_gateway_that_wants_everything_is_sent_everything():
     feed, sent, _ = open_feed()
     log = Log()
     commit = log.commit((b"a/b", b"1"), (b"c", b"2"))
@@ -65,7 +65,7 @@ def test_everything_is_told_to_who_wants_everything():
     assert event.commit.flags == commit.flags
 
 
-def test_everything_is_told_until_it_is_known_what_is_wanted():
+def test_a_gateway_is_sent_everything_until_its_wishes_are_known():
     feed, sent, _ = open_feed()
     routed = Feed(100, True, lambda: True, sent.append)
     log = Log()
@@ -79,7 +79,7 @@ def test_everything_is_told_until_it_is_known_what_is_wanted():
     assert len(sent) == 2
 
 
-def test_a_gateway_is_told_of_what_it_wants_and_of_how_far_that_is():
+def test_a_gateway_is_sent_matching_commits_and_the_position():
     feed, sent, _ = open_feed([b"a/+"])
     receiver = EventReceiver(100)
     log = Log()
@@ -102,7 +102,7 @@ def test_a_gateway_is_told_of_what_it_wants_and_of_how_far_that_is():
     assert receiver.gaps == 0
 
 
-def test_what_is_not_a_message_is_told_to_all():
+def test_control_records_are_sent_to_all_gateways():
     feed, sent, _ = open_feed([])
     log = Log()
     commit = log.commit()
@@ -127,7 +127,7 @@ def test_large_messages_do_not_ride_along():
     assert len(sent[0]) < 1000
 
 
-def test_who_takes_no_more_knows_that_it_missed_something():
+def test_a_slow_gateway_learns_that_it_missed_commits():
     feed, sent, room = open_feed()
     receiver = EventReceiver(100)
     log = Log()
@@ -151,7 +151,7 @@ def test_who_takes_no_more_knows_that_it_missed_something():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40), st.integers(0, 3))
-def test_nothing_comes_twice_or_goes_back_and_every_gap_is_told(arrivals: list[tuple[int, bool]], seed: int):
+def test_events_are_ordered_without_repeats_and_gaps_are_reported(arrivals: list[tuple[int, bool]], seed: int):
     feed, sent, _ = open_feed()
     log = Log()
     commits = []
@@ -176,6 +176,6 @@ def test_nothing_comes_twice_or_goes_back_and_every_gap_is_told(arrivals: list[t
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 20, pack("<QQQQIII", 0, 0, 9, 0, 5, 0, 0)])
-def test_what_is_no_event_is_an_error(body: bytes):
+def test_malformed_events_are_errors(body: bytes):
     with pytest.raises(ValueError, match="event"):
         decode_event(body)

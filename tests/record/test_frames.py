@@ -257,7 +257,7 @@ def test_a_front_may_hand_in_held_messages_and_no_revived_ones(impl):
 
 
 @BOTH
-def test_only_messages_come_over_the_wire(impl):
+def test_only_messages_are_accepted_from_the_wire(impl):
     control = impl.frame(layout.Kind.SESSION_OPENED, 0, 0, b"c", b"", b"", b"{}")
     with pytest.raises(ValueError, match="message"):
         impl.check_unsealed(control)

@@ -83,7 +83,7 @@ async def test_a_user_from_its_first_to_its_last(run: Run) -> None:
         ("a\tb", "x\n", "no control characters"),
     ],
 )
-async def test_what_is_no_user(run: Run, name: str, given: str, says: str) -> None:
+async def test_invalid_user_names(run: Run, name: str, given: str, says: str) -> None:
     await run("user", "add", name, given=given, code=1)
     assert says in run.error
     assert await run("user", "list") == ""
@@ -105,7 +105,7 @@ async def test_rules_from_the_first_to_the_last(run: Run, tmp_path: Path) -> Non
     assert await run("acl", "list") == "everybody:\n  allow subscribe news/#\n"
 
 
-async def test_what_rules_say_of_a_topic(run: Run) -> None:
+async def test_acl_check_names_the_rule(run: Run) -> None:
     await run("acl", "set", "--user", "alice", "deny publish home/%u/lock", "allow both home/%u/%c/#")
     await run("acl", "set", "--everybody", "allow subscribe news/#")
     alice = ("acl", "check", "--user", "alice", "--client-id", "c1")
@@ -124,7 +124,7 @@ async def test_what_rules_say_of_a_topic(run: Run) -> None:
     assert "is not a topic" in run.error
 
 
-async def test_a_user_who_is_not_there_is_told_of(run: Run) -> None:
+async def test_an_unknown_user_is_reported(run: Run) -> None:
     """The name may be mistyped; or a certificate proves it."""
     await run("acl", "set", "--user", "alcie", "allow both home/#")
     assert "there is no user 'alcie'" in run.error
@@ -179,13 +179,13 @@ async def test_names_with_a_dollar_are_judged_by_what_they_mean(run: Run, words:
         (("set", "--everybody", *["allow publish a"] * 257), "at most 256 rules"),
     ],
 )
-async def test_what_are_no_rules(run: Run, words: tuple[str, ...], says: str) -> None:
+async def test_invalid_rules(run: Run, words: tuple[str, ...], says: str) -> None:
     await run("acl", *words, code=1)
     assert says in run.error
     assert await run("acl", "list") == ""
 
 
-async def test_only_what_proves_a_password_is_kept(
+async def test_only_proofs_of_passwords_are_stored(
     make_node: MakeNode, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the secret from which salts of unknown users are made is no user."""
@@ -202,7 +202,7 @@ async def test_only_what_proves_a_password_is_kept(
     assert proves(salted(b"wonderland", users[1].salt, 15_000), users[1])
 
 
-def test_a_folder_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_is_no_data_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["user", "list", "--data-dir", str(tmp_path)]) == 1
     assert "there is no data folder" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -95,7 +95,7 @@ async def test_messages_are_found(call: Call) -> None:
     assert "--key needs PARENT" in errors
 
 
-async def test_what_cannot_be_answered_is_1(
+async def test_a_failed_query_exits_with_1(
     call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, lines, errors = await call("find", "--id", "5")

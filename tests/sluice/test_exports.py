@@ -93,7 +93,7 @@ def test_errors_in_a_line(data: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("source", ["data", "backup"])
-def test_what_a_folder_holds(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str):
+def test_show_prints_the_state_of_a_folder(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str):
     run(capsys, "backup", "--data-dir", data, tmp_path / "backup")
     show = ("show", "--data-dir", tmp_path / source, "--json")
     (session,) = rows(capsys, *show, "session", "device")
@@ -112,7 +112,7 @@ def test_what_a_folder_holds(data: Path, tmp_path: Path, capsys: pytest.CaptureF
     ]
 
 
-def test_what_it_held_and_in_words(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_show_prints_earlier_state_in_words(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     dump = rows(capsys, "log", "dump", "--data-dir", data, "--json")
     unsubscribed = next(row for row in dump if row["kind"] == "unsubscribed")
     before = format_time(int(str(unsubscribed["time_ms"])) - 1)

@@ -35,7 +35,7 @@ async def data() -> "Iterator[Path]":  # type: ignore[misc]
 @pytest.mark.parametrize(
     "words", [("user", "add", "alice"), ("acl", "set", "--everybody", "allow both #"), ("user", "list")]
 )
-def test_what_root_makes_is_the_nodes(data: Path, words: tuple[str, ...]) -> None:
+def test_files_that_root_makes_belong_to_the_node(data: Path, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "sluice", *words, "--data-dir", str(data)]
     ended = subprocess.run(command, input=b"wonderland\n", capture_output=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -125,7 +125,7 @@ class Named:
 
 @pytest.mark.parametrize("way", ["file", "environment", "argument", "none"])
 @pytest.mark.parametrize("command", ["pub", "sub"])
-def test_where_the_password_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, way: str) -> None:
+def test_sources_of_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, way: str) -> None:
     (tmp_path / "secret").write_text("from the file\nand more\n")
     words = {"file": ["--password-file", str(tmp_path / "secret")], "argument": ["--password", "from the argument"]}
     if way == "environment":
@@ -149,7 +149,7 @@ def test_where_the_password_comes_from(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 @pytest.mark.parametrize("command", ["pub", "sub"])
-def test_a_password_that_is_of_nobody_or_nowhere(command: str, words: tuple[str, ...], says: bytes) -> None:
+def test_a_password_without_a_name_or_a_source(command: str, words: tuple[str, ...], says: bytes) -> None:
     ended = sluice(command, "--topic", "t", "--port", str(free_port()), *words)
     assert ended.returncode == 2
     assert says in ended.stderr

@@ -53,7 +53,7 @@ async def gone(node: Node, client_id: bytes) -> None:
     await until(lambda: client_id not in node._sessions.held and node._sessions._ending.of(client_id) is None)
 
 
-async def test_it_says_whose_a_session_is(make_node: MakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_list_names_the_user_of_a_session(make_node: MakeNode, capsys: pytest.CaptureFixture[str]) -> None:
     node = await make_node("users", mqtt__auth=["anonymous", "password"])
     await set_user(node, "alice", b"wonderland")
     run = Run(node, capsys)
@@ -73,7 +73,7 @@ async def test_it_says_whose_a_session_is(make_node: MakeNode, capsys: pytest.Ca
         await client.disconnect()
 
 
-async def test_it_lists_who_is_connected_and_who_is_away(node: Node, run: Run) -> None:
+async def test_list_has_connected_and_offline_sessions(node: Node, run: Run) -> None:
     clean = await RawClient.connect(node.ports.mqtt, b"clean", 4)
     away = await durable(node, b"away", expiry=3600)
     await away.subscribe((b"t/+", 1), (b"t/a", 2), (b"none", 0))
@@ -115,7 +115,7 @@ async def test_many_come_in_pages(node: Node, run: Run, monkeypatch: pytest.Monk
         await client.drop()
 
 
-async def test_it_shows_what_was_dropped_also_of_who_is_away(node: Node, run: Run, monkeypatch) -> None:
+async def test_show_has_dropped_messages_of_offline_sessions(node: Node, run: Run, monkeypatch) -> None:
     client = await durable(node, b"d")
     await client.subscribe((b"t", 1))
     await client.disconnect()
@@ -174,7 +174,7 @@ async def test_removing_a_session_sends_the_will_that_waits(node: Node, run: Run
     await watcher.drop()
 
 
-async def test_without_a_node_it_says_so(make_node: MakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_stopped_node_is_reported(make_node: MakeNode, capsys: pytest.CaptureFixture[str]) -> None:
     node = await make_node()
     await node.stop()
     assert await asyncio.to_thread(main, ["sessions", "list", "--data-dir", str(node.config.data_dir)]) == 1
@@ -186,7 +186,7 @@ async def test_without_a_node_it_says_so(make_node: MakeNode, capsys: pytest.Cap
     [("nothing", {}), ("list", {"after": 7}), ("list", {"limit": "x"}), ("list", []), ("kick", {"client_id": 7})]
     + [(question, {}) for question in ("show", "kick", "remove")],
 )
-async def test_what_the_node_does_not_understand_it_refuses(node: Node, question: str, body: object) -> None:
+async def test_the_node_refuses_unknown_queries(node: Node, question: str, body: object) -> None:
     assert node._engine is not None
     with pytest.raises((WrongRequest, ValueError)):
         await SessionQueries(node._engine, node._sessions).answer(question, body)

@@ -45,7 +45,7 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_client, "_secret", lambda _arguments: "wonderland")
 
 
-def test_who_may_not_list_tables_is_asked_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_right_to_list_tables_each_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient(NotAllowed("# may not be subscribed to"))
     monkeypatch.setattr(grpc_client, "connect", lambda _arguments: client)
     known = sql._catalog(arguments())

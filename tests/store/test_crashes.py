@@ -81,7 +81,7 @@ def test_a_segment_whose_name_was_not_synced_is_not_relied_upon(tmp_path: Path):
     assert log.end == len(batch.data)
 
 
-def test_what_a_failed_sync_left_in_memory_is_written_again_before_it_is_relied_upon(tmp_path: Path):
+def test_pages_after_a_failed_sync_are_written_again_before_use(tmp_path: Path):
     """Seed 252: after a failed sync pages are called clean; a restarted process saw them and a sync wrote nothing."""
     log = Log(tmp_path, "interval")
     writer = log.open()
@@ -127,7 +127,7 @@ def test_a_record_that_proves_the_damage_is_still_found_then(tmp_path: Path):
         log.open(checked=third.position)
 
 
-async def test_what_a_failed_clearing_left_in_a_segments_end_is_no_damage(tmp_path: Path):
+async def test_torn_bytes_left_at_a_segments_end_are_no_damage(tmp_path: Path):
     """Seed 2424: torn bytes came back behind a segment's last record; the next segment proves that none is there."""
     config = StoreConfig(segment_size=SIZE, tail_cache_bytes=0)
     engine = await Engine.open(tmp_path, config)

@@ -202,7 +202,7 @@ async def test_control_records_find_room_where_messages_are_told_to_wait(tmp_pat
     await engine.close()
 
 
-async def test_what_is_no_frame_fails_alone(tmp_path: Path):
+async def test_an_invalid_frame_fails_alone(tmp_path: Path):
     engine = await Engine.open(tmp_path, SMALL)
     answers: list[Appended] = []
     for frames in ([message(b"t", b"1")], [b"rubbish"], [message(b"t", b"2")], [message(b"t"), b""]):
@@ -215,7 +215,7 @@ async def test_what_is_no_frame_fails_alone(tmp_path: Path):
     await engine.close()
 
 
-async def test_one_process_at_a_time(tmp_path: Path):
+async def test_a_folder_is_opened_by_one_process_at_a_time(tmp_path: Path):
     engine = await Engine.open(tmp_path, SMALL)
     with pytest.raises(StoreError, match="in use"):
         await Engine.open(tmp_path, SMALL)
@@ -223,7 +223,7 @@ async def test_one_process_at_a_time(tmp_path: Path):
     await (await Engine.open(tmp_path, SMALL)).close()
 
 
-async def test_what_a_folder_was_made_with_stays(tmp_path: Path):
+async def test_settings_of_a_folder_stay(tmp_path: Path):
     await (await Engine.open(tmp_path, SMALL)).close()
     engine = await Engine.open(tmp_path, StoreConfig(partitions=9, segment_size=1 << 20))
     assert engine.partitions == 4
@@ -231,7 +231,7 @@ async def test_what_a_folder_was_made_with_stays(tmp_path: Path):
     await engine.close()
 
 
-async def test_a_failing_listener_or_callback_hurts_nobody(tmp_path: Path):
+async def test_a_failing_listener_or_callback_does_not_affect_others(tmp_path: Path):
     engine = await Engine.open(tmp_path, SMALL)
     topics: list[bytes] = []
     engine.on_commit(lambda commit: 1 / 0)
@@ -266,7 +266,7 @@ def test_config_is_checked(bad: dict[str, int]):
 
 
 @pytest.mark.parametrize("tail", [0, 1 << 20])
-async def test_parts_of_records_are_left_out(tmp_path: Path, tail: int):
+async def test_parts_of_records_can_be_left_out(tmp_path: Path, tail: int):
     """Of a topic's and a partition's; what is counted is what the records are in the log."""
     engine = await Engine.open(tmp_path, StoreConfig(partitions=1, segment_size=1 << 14, tail_cache_bytes=tail))
     for number in range(50):

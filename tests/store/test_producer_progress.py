@@ -48,7 +48,7 @@ async def test_the_store_knows_the_last_append_of_a_producer(tmp_path: Path):
     await engine.close()
 
 
-async def test_who_appends_again_is_not_ended_for_what_it_appended_last(tmp_path: Path):
+async def test_a_producer_that_appends_again_is_not_ended(tmp_path: Path):
     engine = await Engine.open(tmp_path, CONFIG)
     await produce(engine, 1, [message(1)])
     (old,) = await engine.producers(None, 10)

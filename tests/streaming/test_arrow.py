@@ -93,7 +93,7 @@ def test_columns_that_properties_make() -> None:
 
 
 @given(st.lists(st.sampled_from(SCHEMA.names), unique=True, min_size=1), messages)
-def test_some_columns_of_records_without_what_they_do_not_need(names: list[str], rows: list[tuple]) -> None:
+def test_selected_columns_without_the_rest_of_the_record(names: list[str], rows: list[tuple]) -> None:
     frames = seal(rows)
     whole = record_batch(frames, 1, 7, schema=schema_of(names))
     assert whole.schema.names == names

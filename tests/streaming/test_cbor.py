@@ -67,7 +67,7 @@ def test_examples_of_the_rfc(data: str, value: object) -> None:
         "81" * 99,
     ],
 )
-def test_what_is_no_item(data: str) -> None:
+def test_malformed_items(data: str) -> None:
     with pytest.raises(CborError):
         to_json(bytes.fromhex(data))
 

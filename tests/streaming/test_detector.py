@@ -38,12 +38,12 @@ def number_of(anomaly: Anomaly) -> int:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_as_ever_is_no_anomaly(seed: int) -> None:
+def test_steady_readings_are_no_anomaly(seed: int) -> None:
     assert found(days(30, seed)) == []
 
 
 @pytest.mark.parametrize("minutes", [2, 60])
-def test_nor_is_it_whatever_the_readings_are_apart(minutes: int) -> None:
+def test_steady_readings_at_any_interval_are_no_anomaly(minutes: int) -> None:
     dice = random.Random(minutes)
     detector = Detector(Settings())
     for number in range(20 * 1440 // minutes):
@@ -106,7 +106,7 @@ def test_a_shift_that_is_less_than_the_day_moves_is_found_and_told_of_once(shift
     assert abs(anomaly.expected - (values[number_of(anomaly)] - shift)) < 1.5
 
 
-def test_what_is_left_of_a_sum_is_no_news() -> None:
+def test_rounding_errors_are_no_anomaly() -> None:
     values = days(30)
     start, end = 25 * READINGS, 26 * READINGS
     values[start:end] = [value + 1.5 for value in values[start:end]]
@@ -213,7 +213,7 @@ def test_a_sensor_that_stands_still_may_be_told_to_move_a_little() -> None:
     assert found(values, Settings(min_scale=1.0)) == []
 
 
-def test_after_a_clock_was_put_right_the_readings_count_again() -> None:
+def test_readings_count_again_after_a_clock_is_corrected() -> None:
     """They came from next year, for a while; then one that is old, sent again, is still passed over."""
     detector = Detector(Settings())
     values = days(20)

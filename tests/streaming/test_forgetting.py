@@ -70,7 +70,7 @@ def usual(begin: int, end: int) -> list[Reading]:
     return [(minute, 20.0 + minute % 3, minute) for minute in range(begin, end)]
 
 
-def test_a_reading_that_was_late_to_be_sent_forgets_nobody() -> None:
+def test_a_late_reading_does_not_reset_a_device() -> None:
     """Its time is older than that of one that was seen before it: between the two the device was heard of."""
     spark = Spark()
     spark.batch(usual(0, 60))
@@ -78,14 +78,14 @@ def test_a_reading_that_was_late_to_be_sent_forgets_nobody() -> None:
     assert spark.found == [(131.0, "spike")]
 
 
-def test_what_was_seen_before_and_after_a_silence_is_of_two_detectors() -> None:
+def test_a_long_silence_starts_a_new_detector() -> None:
     spark = Spark()
     late = [(30, 90.0, 200)]  # of before the silence, and seen after it: of the new detector
     spark.batch([*late, *usual(200, 210), *usual(0, 60), (60, 90.0, 60)])
     assert spark.found == [(60.0, "spike")]
 
 
-def test_nobody_is_forgotten_whose_partition_is_read_later() -> None:
+def test_devices_of_partitions_read_later_are_not_forgotten() -> None:
     spark = Spark()
     spark.batch(usual(0, 60), others=60)
     spark.batch([], others=120)  # the watermark comes to when the device was seen last
@@ -110,7 +110,7 @@ def test_state_is_gone_when_any_reading_would_be_too_late() -> None:
     st.lists(st.tuples(st.sampled_from((1, 1, 1, 1, 30, 60, 61, 130)), st.sampled_from((0.0, 0.0, 70.0))), min_size=60),
     st.sets(st.integers(0, 100)),
 )
-def test_what_is_found_does_not_hang_on_the_batches(steps: list[tuple[int, float]], cuts: set[int]) -> None:
+def test_anomalies_do_not_depend_on_the_batches(steps: list[tuple[int, float]], cuts: set[int]) -> None:
     readings: list[Reading] = []
     minute, lives = 0, [Detector(SETTINGS)]
     expected = []

@@ -75,7 +75,7 @@ def bid(folder: HistoryFolder, age_s: float) -> str:
     return name
 
 
-def test_in_an_object_store_who_sees_another_steps_back(store: HistoryFolder):
+def test_a_writer_in_an_object_store_yields_to_another(store: HistoryFolder):
     store.commit(HistoryManifest("sensors", 1))
     other = bid(store, 1)
     with pytest.raises(HistoryChanged, match="is about to write"):
@@ -87,7 +87,7 @@ def test_in_an_object_store_who_sees_another_steps_back(store: HistoryFolder):
     assert store.manifest("sensors").number == 2
 
 
-def test_who_ended_in_between_holds_nobody_up_for_long(store: HistoryFolder):
+def test_an_abandoned_commit_blocks_others_only_briefly(store: HistoryFolder):
     store.commit(HistoryManifest("sensors", 1))
     bid(store, 3600)
     store.commit(HistoryManifest("sensors", 2))

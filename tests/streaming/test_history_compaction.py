@@ -117,7 +117,7 @@ def test_dates_stay_apart_and_todays_may_be_left(node: FakeNode, client: Client,
     assert records(folder) == {0: list(range(12))}
 
 
-def test_what_is_lost_stays_lost(node: FakeNode, client: Client, folder: HistoryFolder):
+def test_lost_ranges_stay_lost(node: FakeNode, client: Client, folder: HistoryFolder):
     hourly(node, client, folder, 2)
     node.publish(0, 6)
     node.begins[0] = 10
@@ -272,13 +272,13 @@ def file(partition: int, begin: int, end: int, size: int = 10, date: str = "2026
         ([file(0, 0, 5, 200), file(0, 5, 9, 200)], []),
     ],
 )
-def test_what_becomes_one(files: list[HistoryFile], expected: list[tuple[int, int]]):
+def test_which_files_are_merged(files: list[HistoryFile], expected: list[tuple[int, int]]):
     found = list(runs(HistoryManifest("sensors", 1, tuple(files)), 100))
     assert [(run[0].begin, run[-1].end) for run in found] == expected
     assert all(len(run) > 1 for run in found)
 
 
-def test_what_does_not_stand_for_the_same_is_refused():
+def test_a_merge_of_different_records_is_refused():
     manifest = HistoryManifest("sensors").grown([file(0, 0, 5), file(0, 5, 9)], [])
     old = manifest.files
     assert manifest.compacted(old, [file(0, 0, 9)], 7).files == (file(0, 0, 9),)

@@ -48,7 +48,7 @@ def offsets(folder: HistoryFolder) -> dict[int, list[int]]:
     return found
 
 
-def test_all_that_there_is_and_then_what_is_new(node: FakeNode, client: Client, folder: HistoryFolder):
+def test_an_export_takes_all_then_what_is_new(node: FakeNode, client: Client, folder: HistoryFolder):
     node.publish(0, 10)
     node.publish(2, 4)
     done = export(client, folder)
@@ -76,7 +76,7 @@ def test_a_file_is_of_one_date(node: FakeNode, client: Client, folder: HistoryFo
     assert offsets(folder) == {0: list(range(10))}
 
 
-def test_what_was_held_is_of_the_date_at_which_it_came(node: FakeNode, client: Client, folder: HistoryFolder):
+def test_held_messages_have_the_date_of_their_storage(node: FakeNode, client: Client, folder: HistoryFolder):
     """A delayed message lies behind younger ones, with the time at which it was stored first."""
     node.publish(0, 4, apart_ms=DAY_MS // 2)
     node.publish(0, 2, apart_ms=0)
@@ -100,7 +100,7 @@ def test_files_end_at_their_size(
     assert offsets(folder) == {0: list(range(20))}
 
 
-def test_only_what_was_stored_before(node: FakeNode, client: Client, folder: HistoryFolder):
+def test_an_export_stops_at_the_given_time(node: FakeNode, client: Client, folder: HistoryFolder):
     node.publish(0, 10)
     assert export(client, folder, until_ms=STORED_MS + 7).spans == {0: Span(0, 7)}
     assert export(client, folder, until_ms=STORED_MS + 5).files == 0  # that is exported already
@@ -108,7 +108,7 @@ def test_only_what_was_stored_before(node: FakeNode, client: Client, folder: His
     assert offsets(folder) == {0: list(range(10))}
 
 
-def test_what_retention_took_first_is_an_error_or_noted(node: FakeNode, client: Client, folder: HistoryFolder):
+def test_messages_lost_to_retention_are_an_error_or_noted(node: FakeNode, client: Client, folder: HistoryFolder):
     node.publish(0, 10)
     export(client, folder)
     node.publish(0, 10)
@@ -202,7 +202,7 @@ def test_a_log_with_other_records_is_another_one(node: FakeNode, client: Client,
         export(client, folder)
 
 
-def test_who_stops_keeps_what_there_is(node: FakeNode, client: Client, folder: HistoryFolder):
+def test_an_interrupted_export_keeps_its_files(node: FakeNode, client: Client, folder: HistoryFolder):
     node.publish(0, 20)
     stopping = threading.Event()
 

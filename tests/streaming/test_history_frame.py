@@ -68,7 +68,7 @@ def test_every_record_comes_once(spark: "SparkSession", node: FakeNode, tmp_path
     assert both.orderBy("partition", "offset").collect() == in_log
 
 
-def test_what_retention_took_from_the_log_is_still_there(spark: "SparkSession", node: FakeNode, tmp_path: Path):
+def test_history_keeps_messages_that_retention_removed(spark: "SparkSession", node: FakeNode, tmp_path: Path):
     node.publish(0, 20)
     export(node, tmp_path)
     node.publish(0, 5)
@@ -176,7 +176,7 @@ def test_columns_that_nobody_reads_are_not_read(spark: "SparkSession", node: Fak
 
 
 @pytest.mark.parametrize("how", ["frame", "option"])
-def test_who_planned_before_a_compaction_reads_on(spark: "SparkSession", node: FakeNode, tmp_path: Path, how: str):
+def test_a_query_planned_before_a_compaction_succeeds(spark: "SparkSession", node: FakeNode, tmp_path: Path, how: str):
     for _ in range(4):
         node.publish(0, 5)
         export(node, tmp_path)
@@ -254,7 +254,7 @@ def test_a_store_that_java_does_not_know_is_read_by_tasks(
     assert offsets(late) == all_of(0, 20, 30)
 
 
-def test_the_demo_tells_what_it_kept(spark: "SparkSession", node: FakeNode, tmp_path: Path):
+def test_the_demo_reports_the_history(spark: "SparkSession", node: FakeNode, tmp_path: Path):
     node.publish(0, 20)
     node.publish(2, 3)
     assert export_history(spark, node.endpoint, tmp_path) == {"exported": 23, "read_back": 23, "read_once": 23}

@@ -118,7 +118,7 @@ def test_two_at_once_lose_nothing(history: str):
     assert list(folder.loose_files("sensors")) == []
 
 
-def test_spark_reads_it(spark: "SparkSession", node: FakeNode, history: str):
+def test_spark_reads_history_from_s3(spark: "SparkSession", node: FakeNode, history: str):
     node.publish(0, 9)
     node.publish(1, 2)
     export(node, history)

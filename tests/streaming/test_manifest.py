@@ -60,7 +60,7 @@ def test_any_exports_cover_each_offset_once(exports: list[list[tuple[int, int, i
         ([file(0, 10, 20)], [Loss(0, 21, 25)]),
     ],
 )
-def test_what_does_not_follow_is_refused(files: list[HistoryFile], losses: list[Loss]):
+def test_a_manifest_that_does_not_follow_is_refused(files: list[HistoryFile], losses: list[Loss]):
     manifest = HistoryManifest("sensors").grown([file(0, 0, 10)], [])
     with pytest.raises(HistoryError):
         manifest.grown(files, losses)
@@ -76,7 +76,7 @@ def test_files_of_a_time():
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"{}", b'{"parent": 1}', b"[]"])
-def test_what_is_no_manifest_is_said(text: bytes):
+def test_a_malformed_manifest_is_reported(text: bytes):
     with pytest.raises(HistoryError):
         from_json(text)
 

@@ -86,7 +86,7 @@ def test_each_partition_advances_by_its_part_of_what_is_left(start: Offsets, ava
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=6), st.integers(1, 100))
-def test_all_come_to_their_ends_together(counts: list[int], limit: int) -> None:
+def test_partitions_reach_their_ends_together(counts: list[int], limit: int) -> None:
     """Else what is young in one partition carries the watermark beyond what is left of another."""
     end = of(dict(enumerate(counts)))
     at = dict.fromkeys(end, 0)
@@ -98,7 +98,7 @@ def test_all_come_to_their_ends_together(counts: list[int], limit: int) -> None:
     assert at == end
 
 
-def test_advance_without_news_is_where_it_stood() -> None:
+def test_an_advance_without_new_records_stays_in_place() -> None:
     assert advance(of({0: 5, 1: 7}), of({0: 5, 1: 7}), 100) == of({0: 5, 1: 7})
     assert advance({}, {}, 100) == {}
 

@@ -48,7 +48,7 @@ def test_names_are_matched_without_case() -> None:
         ({"tls": "false", "caFile": "ca.pem"}, "need tls, which is false"),
     ],
 )
-def test_what_cannot_be_used_says_why(change: dict[str, str], message: str) -> None:
+def test_invalid_options_say_why(change: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         SourceOptions.parse({**NEEDED, **change})
 

@@ -100,7 +100,7 @@ def test_lines_are_split_by_texts_and_ordered():
         (["a", "room", "b"], [(1, str(n), n) for n in range(21)]),
     ],
 )
-def test_what_is_no_picture_is_said(names: list[str], rows: list[tuple[object, ...]], tmp_path: Path):
+def test_an_unknown_picture_format_is_reported(names: list[str], rows: list[tuple[object, ...]], tmp_path: Path):
     pytest.importorskip("matplotlib")
     from streaming.plot import NothingToDraw, draw
 

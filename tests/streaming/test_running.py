@@ -85,6 +85,6 @@ def test_sigterm_lets_the_batch_end_and_no_other_begin(monkeypatch: pytest.Monke
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_what_a_query_failed_with_is_raised() -> None:
+def test_the_error_of_a_failed_query_is_raised() -> None:
     with pytest.raises(RuntimeError, match="it broke"):
         run(cast("StreamingQuery", FakeQuery(fails=True)), lambda _line: None, threading.Event())

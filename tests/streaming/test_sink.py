@@ -81,7 +81,7 @@ def fields(text: str) -> StructType:
         ("payload string", {"batch": "x", "producer": "p"}, "whole number"),
     ],
 )
-def test_what_is_no_message_is_told_before_anything_is_written(
+def test_invalid_rows_are_reported_before_anything_is_written(
     spark: "SparkSession", schema: str, options: dict[str, str | None], problem: str
 ) -> None:
     given = {name: value for name, value in {**NEEDED, **options}.items() if value is not None}

@@ -61,7 +61,7 @@ def test_tables_are_made_when_a_query_names_them(spark: "SparkSession", node: Fa
     spark.catalog.dropTempView("sensors")
 
 
-def test_who_may_not_know_all_tables_has_those_that_are_named(spark: "SparkSession", node: FakeNode) -> None:
+def test_without_the_right_to_list_tables_named_ones_can_be_read(spark: "SparkSession", node: FakeNode) -> None:
     node.publish(0, 3)
     named: list[str] = []
 
@@ -115,6 +115,6 @@ def test_any_name_of_a_topic_is_a_name_of_a_table(spark: "SparkSession", node: F
         ("", "Syntax error"),
     ],
 )
-def test_what_is_wrong_is_said(spark: "SparkSession", node: FakeNode, query: str, said: str) -> None:
+def test_errors_are_reported(spark: "SparkSession", node: FakeNode, query: str, said: str) -> None:
     with pytest.raises(QueryError, match=said):
         run(spark, catalog(node), query)

@@ -135,7 +135,7 @@ def test_times_are_what_they_are_wherever_a_machine_stands(files: Files, monkeyp
     assert [row.at for row in files.rows] == expected
 
 
-def test_nobody_falls_silent_when_the_clock_is_set_back(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_is_silent_when_the_clock_is_set_back(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(files.spark.sparkContext.environment, "TZ", "Europe/Berlin")
     begin = datetime(2026, 10, 24, 20, tzinfo=UTC)
     files.batch(0, [("a", begin + timedelta(minutes=10 * number), 0.0) for number in range(60)])
@@ -153,7 +153,7 @@ def test_alerts_are_messages(spark: "SparkSession") -> None:
     assert [row.topic for row in alerts(odd, "alerts").collect()] == ["alerts/_", "alerts/" + "x" * 256]
 
 
-def test_who_falls_silent_is_told_of_and_who_is_back(files: Files) -> None:
+def test_silent_and_returned_devices_are_reported(files: Files) -> None:
     def at(second: float) -> datetime:
         return BEGIN + timedelta(seconds=second)
 

@@ -119,7 +119,7 @@ HOSTILE = [
         (("enrich", "--registry", "REGISTRY"), 2 * COUNT + len(HOSTILE)),
     ],
 )
-def test_nobody_stops_a_pipeline_or_keeps_others_from_it(
+def test_clients_cannot_stop_or_block_a_pipeline(
     spark: "SparkSession", readings: NodeProcess, tmp_path: Path, words: tuple[str, ...], count: int
 ) -> None:
     (tmp_path / "devices.csv").write_text("device,room\na,bath\n")

@@ -94,7 +94,7 @@ def values(node: NodeProcess) -> Counter[int]:
 
 
 @pytest.mark.nightly
-def test_it_waits_for_its_node_stops_when_told_and_goes_on(
+def test_a_pipeline_waits_for_its_node_stops_on_request_and_resumes(
     job: Callable[..., Job], node: NodeProcess, tmp_path: Path
 ) -> None:
     (tmp_path / "devices.csv").write_text("device,room\na,bath\n")
@@ -138,7 +138,7 @@ def test_it_waits_for_its_node_stops_when_told_and_goes_on(
         (["enrich", "--registry", "none.csv"], r"sluice stream: .*none.csv.*", 1),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_line(
+def test_errors_are_one_line(
     job: Callable[..., Job], node: NodeProcess, words: list[str], line: str, code: int
 ) -> None:
     node.start()

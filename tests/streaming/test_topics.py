@@ -63,7 +63,7 @@ def test_a_wildcard_in_front_finds_parents_but_not_those_with_a_dollar() -> None
 
 
 @pytest.mark.parametrize("bad", ["a/#/b", "a+", "a/b#", "", "a,"])
-def test_what_is_no_filter(bad: str) -> None:
+def test_invalid_filters(bad: str) -> None:
     with pytest.raises(OptionError, match="not an MQTT topic filter"):
         Topics.of_filters(bad)
 
@@ -89,7 +89,7 @@ def test_filters_of_topics_leave_parents_and_filters() -> None:
     assert narrowed(EqualTo(("topic",), "a/+")).topics(both) == both
 
 
-def test_what_says_nothing_of_the_log_narrows_nothing() -> None:
+def test_filters_unknown_to_the_log_narrow_nothing() -> None:
     nothing = (
         EqualTo(("client_id",), "c"),
         EqualTo(("topic",), None),

@@ -132,7 +132,7 @@ def test_strangers_whose_tls_fails_fill_no_log(secured: tuple[NodeProcess, Path]
     assert [line for line in node.log().splitlines() if "stopping" not in line] == []
 
 
-def test_what_is_wrong_with_a_certificate_a_password_or_a_right_is_one_line(
+def test_errors_of_certificates_passwords_and_rights_are_one_line(
     secured: tuple[NodeProcess, Path], tmp_path: Path
 ) -> None:
     node, authority = secured

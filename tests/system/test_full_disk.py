@@ -197,7 +197,7 @@ async def test_a_full_disk_stops_the_log_and_a_start_with_room_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_it_fills_up_by_its_own_log_again_and_again(node: DiskNode, disk: SmallDisk) -> None:
+async def test_a_disk_filled_by_the_log_loses_nothing_over_restarts(node: DiskNode, disk: SmallDisk) -> None:
     """Nothing is lost however often it is started on a disk that is full, until there is room."""
     acknowledged = await publish_until_refused(node, 0)
     assert acknowledged > SIZE * 0.6 // len(PAYLOAD)

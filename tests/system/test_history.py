@@ -83,7 +83,7 @@ def test_an_exporter_may_be_killed_anywhere(make_node: Callable[..., NodeProcess
     assert [fault["path"] for fault in told["faults"]] == [first.path]
 
 
-def test_who_follows_stops_with_all_that_it_has(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
+def test_following_stops_with_complete_files(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
     node, history = make_node(), tmp_path / "history"
     node.start()
     publish(node, 0, 10)

@@ -49,7 +49,7 @@ def _environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("scenario", ["devices_and_services", "leases", "selections", "later", "transactions", "push"])
-def test_what_services_do(rocket_node: Callable[..., Any], tmp_path: Path, scenario: str) -> None:
+def test_services_run_over_rocketmqs_sdk(rocket_node: Callable[..., Any], tmp_path: Path, scenario: str) -> None:
     run(rocket_node(), scenario, tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_services_go_on_when_the_node_was_killed(rocket_node: Callable[..., Any]
     assert process.stdout.readline() == "done\n", node.log()
 
 
-def test_what_a_dead_push_consumer_had_comes_to_another_at_once(
+def test_messages_of_a_dead_push_consumer_go_to_another_at_once(
     rocket_node: Callable[..., Any], scenario: Starts, tmp_path: Path
 ) -> None:
     """Not when its lease ends, which is a minute."""

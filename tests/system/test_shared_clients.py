@@ -83,7 +83,7 @@ def test_paho_members_share_the_messages_evenly(node: NodeProcess) -> None:
         assert worker.messages.empty()
 
 
-def test_others_get_what_a_member_had_whose_socket_broke(node: NodeProcess) -> None:
+def test_messages_of_a_broken_member_go_to_others(node: NodeProcess) -> None:
     dying = Worker(node.mqtt_port, "dying", acknowledges=False)
     others = [Worker(node.mqtt_port, f"w{number}") for number in range(2)]
     sent = publish(node.mqtt_port, 90)

@@ -120,7 +120,7 @@ async def test_a_retained_value_is_everybodys_and_its_end_too(split: Split) -> N
         await each.disconnect()
 
 
-async def test_inboxes_are_reached_across_gateways_and_nobody_says_that_nobody_is_there(split: Split) -> None:
+async def test_inboxes_are_reached_across_gateways_without_no_matching_subscribers(split: Split) -> None:
     """A gateway does not know the clients of others: what it cannot know it does not say (0x10)."""
     held = await split.client("a", b"held", 0)
     away = await split.client("a", b"away")

@@ -64,7 +64,7 @@ async def test_a_gateway_with_a_certificate_is_served(tmp_path: Path, authority:
 
 
 @pytest.mark.parametrize("case", ["plain", "foreign", "not_the_store", "store_without"])
-async def test_who_cannot_prove_who_it_is_gets_nothing(tmp_path: Path, authority: Authority, case: str) -> None:
+async def test_a_peer_without_a_valid_certificate_gets_nothing(tmp_path: Path, authority: Authority, case: str) -> None:
     other = Authority(tmp_path / "other", "authority")  # of the same name
     other.issue("gateway", "g1")
     own: dict[str, object] = {

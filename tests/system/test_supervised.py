@@ -98,7 +98,7 @@ def test_mosquitto_and_paho_over_two_gateways(make_node: Callable[..., NodeProce
     assert not any(is_there(pid) for pid in processes.values())
 
 
-def test_what_is_killed_is_started_again(make_node: Callable[..., NodeProcess]) -> None:
+def test_killed_processes_are_started_again(make_node: Callable[..., NodeProcess]) -> None:
     node = make_node("node", "--gateways", "2")
     node.start()
     publish, subscribe = program("mosquitto_pub"), program("mosquitto_sub")
@@ -122,7 +122,7 @@ def test_what_is_killed_is_started_again(make_node: Callable[..., NodeProcess]) 
     assert node.stop() == 0
 
 
-def test_who_supervises_is_killed_and_all_of_them_stop(make_node: Callable[..., NodeProcess]) -> None:
+def test_all_processes_stop_when_the_supervisor_is_killed(make_node: Callable[..., NodeProcess]) -> None:
     node = make_node("node", "--gateways", "2")
     node.start()
     processes = children(node)

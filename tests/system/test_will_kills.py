@@ -42,7 +42,7 @@ async def take(device: Device, payloads: list[bytes]) -> None:
 @pytest.mark.mqtt5("3.1.2-8", "3.1.2-10", "3.1.3-9", "4.3.3-3")
 @pytest.mark.mqtt311("3.1.2-8", "4.3.3-1")
 @pytest.mark.parametrize("version", [4, 5])
-async def test_every_death_sends_the_wills_of_who_was_connected_once(node: NodeProcess, version: int) -> None:
+async def test_every_death_sends_the_wills_of_connected_clients_once(node: NodeProcess, version: int) -> None:
     """To a session that was itself connected, with QoS 2; a delayed one is given up when its client is back."""
     watcher = Device(node.mqtt_port, b"watcher", version, 10)
     await watcher.connect()

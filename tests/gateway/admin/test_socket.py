@@ -32,7 +32,7 @@ async def test_only_its_own_user_can_connect(node: Node) -> None:
     assert about.st_uid == os.geteuid()
 
 
-async def test_it_stages_into_a_folder_that_the_command_made(node: Node) -> None:
+async def test_a_backup_is_staged_into_the_folder_of_the_command(node: Node) -> None:
     data = node.config.data_dir
     with stage(data) as folder:
         status, staged = await ask(data, "/stage", json.dumps({"name": folder.name}).encode())
@@ -43,13 +43,13 @@ async def test_it_stages_into_a_folder_that_the_command_made(node: Node) -> None
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"{}", b'{"name": "../../etc"}', b'{"name": 7}', b'{"name": "%s"}' % (b"a" * 17)]
 )
-async def test_what_it_does_not_understand_is_refused(node: Node, body: bytes) -> None:
+async def test_unknown_requests_are_refused(node: Node, body: bytes) -> None:
     status, answer = await ask(node.config.data_dir, "/stage", body)
     assert status == 400
     assert answer["error"]
 
 
-async def test_a_stage_that_nobody_made_and_what_is_not_there(node: Node) -> None:
+async def test_an_unknown_stage_and_a_missing_file(node: Node) -> None:
     status, answer = await ask(node.config.data_dir, "/stage", b'{"name": "0123456789abcdef"}')
     assert status == 503
     assert answer["error"]
@@ -66,7 +66,7 @@ async def test_a_folder_with_a_long_path(tmp_path: Path, make_node: MakeNode) ->
     link.close()
 
 
-async def test_what_a_killed_node_left_is_replaced_and_a_stopped_node_leaves_nothing(
+async def test_the_socket_of_a_killed_node_is_replaced_and_a_stopped_node_removes_its_own(
     tmp_path: Path, make_node: MakeNode
 ) -> None:
     data = tmp_path / "data"
@@ -83,7 +83,7 @@ async def test_what_a_killed_node_left_is_replaced_and_a_stopped_node_leaves_not
     assert NodeLink.find(data) is None
 
 
-async def test_no_more_connections_than_it_has_room_for(node: Node) -> None:
+async def test_connections_are_limited(node: Node) -> None:
     held = [await asyncio.open_unix_connection(str(node.config.data_dir / SOCKET)) for _ in range(8)]
     reader, writer = await asyncio.open_unix_connection(str(node.config.data_dir / SOCKET))
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -113,7 +113,7 @@ async def test_a_folder_without_sockets_costs_the_commands_only(
         (b"", "did not answer within 0.2 s; it may still carry out the request"),
     ],
 )
-async def test_answers_that_are_none(tmp_path: Path, answer: bytes, says: str) -> None:
+async def test_malformed_answers(tmp_path: Path, answer: bytes, says: str) -> None:
     done = asyncio.Event()
 
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -146,14 +146,14 @@ async def test_a_node_that_takes_no_connection(tmp_path: Path, monkeypatch: pyte
             link.close()
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_a_path_that_is_no_data_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(AdminError, match="is not a folder"):
         NodeLink.find(tmp_path / "file")
     assert NodeLink.find(tmp_path / "none") is None
 
 
-async def test_a_node_that_goes_away_before_it_answers(tmp_path: Path) -> None:
+async def test_a_node_that_ends_before_it_answers(tmp_path: Path) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.close()

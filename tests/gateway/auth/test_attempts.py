@@ -6,7 +6,7 @@ from gateway.auth import attempts
 from gateway.auth.attempts import FailedLogins, LoginDelays, source_of
 
 
-def test_so_many_a_minute_and_source() -> None:
+def test_failures_are_limited_per_minute_and_source() -> None:
     wrong = FailedLogins(3)
     for _ in range(3):
         assert wrong.may_try("a", 0.0)
@@ -76,5 +76,5 @@ def test_names_are_bounded_and_there_may_be_no_limit(monkeypatch: pytest.MonkeyP
         ("a local process", "a local process"),
     ],
 )
-def test_whose_failures_are_counted_together(peer: str, source: str) -> None:
+def test_which_addresses_count_as_one_source(peer: str, source: str) -> None:
     assert source_of(peer) == source

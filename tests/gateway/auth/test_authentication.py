@@ -52,18 +52,18 @@ async def test_another_does_not(node: Node, version: int, name: bytes, password:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_who_does_not_say_who_it_is_does_not_get_in(node: Node, version: int) -> None:
+async def test_a_client_without_credentials_is_refused(node: Node, version: int) -> None:
     client, connack = await login(node.ports.mqtt, None, None, version)
     assert connack.body[:2] == (b"\0\x87" if version == 5 else b"\0\5")
     await client.closed()
 
 
-async def test_a_password_alone_is_of_nobody(node: Node) -> None:
+async def test_a_password_without_a_user_name_is_refused(node: Node) -> None:
     _, connack = await login(node.ports.mqtt, None, b"wonderland")
     assert connack.reason == 0x86
 
 
-async def test_where_anybody_may_come_names_mean_nothing(make_node: MakeNode) -> None:
+async def test_an_anonymous_listener_ignores_names(make_node: MakeNode) -> None:
     node = await make_node()
     await set_user(node, "alice", b"wonderland")
     await set_rules(node, "alice", "deny both #")
@@ -72,7 +72,7 @@ async def test_where_anybody_may_come_names_mean_nothing(make_node: MakeNode) ->
     await client.publish(b"t", b"x")
 
 
-async def test_who_may_stay_unknown_and_says_a_name_has_to_prove_it(make_node: MakeNode) -> None:
+async def test_a_name_needs_its_password_even_if_anonymous_is_allowed(make_node: MakeNode) -> None:
     node = await make_node(mqtt__auth=["anonymous", "password"])
     await set_user(node, "alice", b"wonderland")
     for name, password, reason in ((None, None, 0), (b"alice", b"guess", 0x86), (b"alice", b"wonderland", 0)):
@@ -103,7 +103,7 @@ async def test_guesses_at_once_are_no_way_around_the_limit(make_node: MakeNode) 
     assert reasons.count(0x86) <= 3 + passwords._THREADS
 
 
-async def test_many_who_come_back_at_once_are_served(make_node: MakeNode) -> None:
+async def test_many_clients_that_reconnect_at_once_are_served(make_node: MakeNode) -> None:
     node = await make_node(mqtt__auth=["password"], mqtt__max_wrong_passwords=1)
     for number in range(20):
         await set_user(node, f"u{number}", b"p%d" % number)
@@ -111,7 +111,7 @@ async def test_many_who_come_back_at_once_are_served(make_node: MakeNode) -> Non
     assert [connack.reason for _, connack in await asyncio.gather(*storm)] == [0] * 20
 
 
-async def test_who_is_connected_comes_before_passwords(node: Node) -> None:
+async def test_connected_clients_come_before_password_checks(node: Node) -> None:
     """The threads are nicer than the loop, and only they."""
     assert (await login(node.ports.mqtt, b"alice", b"wonderland"))[1].reason == 0
     pool = node._authority.passwords._pool
@@ -173,7 +173,7 @@ async def test_wrong_proofs_are_counted_as_wrong_passwords_are(make_node: MakeNo
     assert answers == [0x86, 0x86, 0x9F, 0x9F]
 
 
-async def test_a_device_is_not_kept_out_by_who_guesses_at_its_address(make_node: MakeNode) -> None:
+async def test_guesses_from_its_address_do_not_lock_a_device_out(make_node: MakeNode) -> None:
     """It proved its password from there before. Who says its name with other client ids learns nothing; who knows its
     client id as well may try as often as from an address."""
     node = await make_node(mqtt__auth=["scram"], mqtt__max_wrong_passwords=2)
@@ -188,7 +188,7 @@ async def test_a_device_is_not_kept_out_by_who_guesses_at_its_address(make_node:
     assert answers == [0x86, 0x86, 0x9F, 0x9F]
 
 
-async def test_who_is_connected_authenticates_again_whatever_others_guess(make_node: MakeNode) -> None:
+async def test_a_connected_client_reauthenticates_despite_guesses_of_others(make_node: MakeNode) -> None:
     node = await make_node(mqtt__auth=["scram"], mqtt__max_wrong_passwords=1)
     await set_user(node, "alice", b"wonderland")
     client, _, _ = await scram(node.ports.mqtt, b"alice", b"wonderland", b"meter")
@@ -200,7 +200,7 @@ async def test_who_is_connected_authenticates_again_whatever_others_guess(make_n
 
 @pytest.mark.mqtt5("4.12.1-2")
 @pytest.mark.parametrize("name", [b"bob", b"nobody"])
-async def test_a_connection_is_no_place_to_guess_the_passwords_of_others_from(node: Node, name: bytes) -> None:
+async def test_reauthentication_cannot_guess_passwords_of_other_users(node: Node, name: bytes) -> None:
     """It does not become another user's, and is not even challenged."""
     await set_user(node, "bob", b"builder")
     client, _, _ = await scram(node.ports.mqtt, b"alice", b"wonderland")
@@ -236,7 +236,7 @@ async def test_a_name_that_is_guessed_at_from_many_places_is_slow_and_not_shut(
     assert checks._delayed == 0
 
 
-async def test_who_is_not_there_is_challenged_like_who_is(node: Node, make_node: MakeNode) -> None:
+async def test_an_unknown_user_is_challenged_like_a_known_one(node: Node, make_node: MakeNode) -> None:
     """The same salt each time, also by another process, and as many iterations."""
 
     async def challenge(port: int, name: bytes) -> list[bytes]:
@@ -275,7 +275,7 @@ async def test_scram_where_only_passwords_are_taken(make_node: MakeNode) -> None
 
 @pytest.mark.mqtt5("4.12.0-4")
 @pytest.mark.parametrize("first", [b"", b"n,,n=alice", b"p=tls-unique,,n=alice,r=abc"])
-async def test_a_first_message_that_is_none(node: Node, first: bytes) -> None:
+async def test_a_malformed_first_scram_message(node: Node, first: bytes) -> None:
     client = await RawClient.open(node.ports.mqtt, 5)
     client.send(connect_with(SCRAM, first))
     assert (await client.expect(CONNACK)).reason == 0x87
@@ -323,7 +323,7 @@ async def test_auth_that_came_with_connect_was_not_asked_for(node: Node) -> None
     await client.closed()
 
 
-async def test_who_takes_too_long_is_refused(node: Node) -> None:
+async def test_slow_authentication_is_refused(node: Node) -> None:
     """The time is that which CONNECT has."""
     client = await RawClient.open(node.ports.mqtt, 5)
     client.send(connect_with(SCRAM, ScramClient(b"alice", b"wonderland").first()))
@@ -342,7 +342,7 @@ async def test_no_auth_is_larger_than_the_client_takes(node: Node) -> None:
     assert connack.size <= 60
 
 
-async def test_the_name_of_scram_counts_and_not_the_one_beside_it(node: Node) -> None:
+async def test_the_name_in_scram_counts_and_not_the_user_name_of_connect(node: Node) -> None:
     await set_user(node, "bob", b"builder")
     await set_rules(node, "bob", "deny both #")
     client, _, connack = await scram(node.ports.mqtt, b"alice", b"wonderland", username=b"bob", password=b"x")
@@ -376,7 +376,7 @@ async def test_a_live_connection_authenticates_again(node: Node) -> None:
 
 
 @pytest.mark.mqtt5("4.12.1-2")
-async def test_who_fails_the_second_time_is_disconnected(node: Node) -> None:
+async def test_failed_reauthentication_disconnects(node: Node) -> None:
     """MQTT-4.12.1-2."""
     client, _, _ = await scram(node.ports.mqtt, b"alice", b"wonderland")
     await again(client, ScramClient(b"alice", b"guess"))
@@ -385,7 +385,7 @@ async def test_who_fails_the_second_time_is_disconnected(node: Node) -> None:
 
 
 @pytest.mark.mqtt5("4.12.1-2")
-async def test_who_takes_too_long_the_second_time_is_disconnected(node: Node) -> None:
+async def test_slow_reauthentication_disconnects(node: Node) -> None:
     client, _, _ = await scram(node.ports.mqtt, b"alice", b"wonderland")
     client.send(auth(0x19, SCRAM, ScramClient(b"alice", b"wonderland").first()))
     await challenged(client)
@@ -411,7 +411,7 @@ async def test_beginning_again_twice_is_once_too_often(node: Node) -> None:
 
 
 @pytest.mark.mqtt5("4.12.0-7")
-async def test_who_came_with_a_password_has_no_method_to_use_again(node: Node) -> None:
+async def test_a_password_client_cannot_reauthenticate(node: Node) -> None:
     client, _ = await login(node.ports.mqtt, b"alice", b"wonderland")
     client.send(auth(0x19, SCRAM, ScramClient(b"alice", b"wonderland").first()))
     assert (await client.expect(DISCONNECT)).reason == 0x82
@@ -442,7 +442,7 @@ async def test_a_user_that_changes_is_disconnected_and_no_other(node: Node, way:
     await other.publish(b"t", b"x")
 
 
-async def test_who_authenticated_again_stays_when_the_password_changes_before(node: Node) -> None:
+async def test_reauthentication_with_the_new_password_keeps_the_connection(node: Node) -> None:
     """The new proof is what the connection rests on."""
     client, _, _ = await scram(node.ports.mqtt, b"alice", b"wonderland")
     client.send(auth(0x19, SCRAM, ScramClient(b"alice", b"wonderland").first()))
@@ -451,7 +451,7 @@ async def test_who_authenticated_again_stays_when_the_password_changes_before(no
     assert (await client.expect(DISCONNECT)).reason == 0x98
 
 
-async def test_a_user_that_goes_while_it_is_coming(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_removed_while_it_connects(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the check of the password and CONNACK."""
     store_session = type(node._engine).session_row
     removed = asyncio.Event()
@@ -531,7 +531,7 @@ async def test_the_node_says_when_its_own_ports_are_open_to_others(
     ]
 
 
-async def test_each_listener_has_ways_of_its_own(make_node: MakeNode) -> None:
+async def test_each_listener_has_its_own_ways_to_authenticate(make_node: MakeNode) -> None:
     listeners = [{"name": "asks", "address": "127.0.0.1:0", "auth": ["password"]}]
     node = await make_node(mqtt__listeners=listeners)
     await set_user(node, "alice", b"wonderland")

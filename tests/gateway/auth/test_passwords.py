@@ -36,7 +36,7 @@ async def test_a_source_that_waits_does_not_learn_what_others_proved(checks: Pas
     assert await guess(checks, b"wonderland", HOME) is True
 
 
-async def test_what_was_proved_at_a_source_passes_there_while_it_waits(checks: Passwords) -> None:
+async def test_a_password_proved_at_a_source_passes_while_the_source_is_blocked(checks: Passwords) -> None:
     for source in (HOME, ELSEWHERE):  # at the second one it is known to be right from the first
         assert await guess(checks, b"wonderland", source) is True
         assert [await guess(checks, b"%d" % n, source) for n in range(3)] == [
@@ -46,7 +46,7 @@ async def test_what_was_proved_at_a_source_passes_there_while_it_waits(checks: P
         assert await guess(checks, b"wonderland", source) is True
 
 
-async def test_what_is_remembered_is_bounded(checks: Passwords, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_remembered_proofs_are_bounded(checks: Passwords, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passwords, "_MAX_PROVEN", 2)
     for number in range(4):
         assert await guess(checks, b"wonderland", f"192.0.2.{number}") is True

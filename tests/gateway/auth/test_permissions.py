@@ -91,7 +91,7 @@ def test_a_filter_that_is_granted_matches_nothing_that_is_forbidden(
         (b"elsewhere", False),
     ],
 )
-def test_what_filters_are_granted(topic_filter: bytes, granted: bool) -> None:
+def test_which_filters_are_granted(topic_filter: bytes, granted: bool) -> None:
     found = permissions(["deny subscribe home/private/#", "allow both home/#", "allow subscribe public/#"])
     assert found.may_subscribe(topic_filter) == granted
 
@@ -137,7 +137,7 @@ def test_verdicts_of_long_topics_are_not_kept() -> None:
     assert list(found._verdicts) == [short]
 
 
-def test_nothing_is_asked_where_everything_is_allowed() -> None:
+def test_a_user_that_may_do_everything_is_not_checked() -> None:
     assert RuleBook([], b"").permissions(b"c", True) is None
     assert RuleBook([parse_rule("allow publish x")], b"").permissions(b"c", True) is None
     assert RuleBook([], b"").permissions(b"c", False) is not None
@@ -175,6 +175,6 @@ def test_a_rule_reads_as_it_was_written(text: str) -> None:
         *("allow publish x%c", "allow publish a/%u%c", "allow subscribe $share/g/x", "allow publish a\0b"),
     ],
 )
-def test_what_is_no_rule(text: str) -> None:
+def test_malformed_rules(text: str) -> None:
     with pytest.raises(ValueError, match=r"rule|filter|levels"):
         parse_rule(text)

@@ -43,7 +43,7 @@ async def reader(make_node: MakeNode, node: Node) -> RawClient:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_what_may_not_be_published_is_not(make_node: MakeNode, node: Node, version: int) -> None:
+async def test_a_forbidden_publish_is_refused(make_node: MakeNode, node: Node, version: int) -> None:
     """5.0 hears 0x87; 3.1.1 has no word for it: its messages are acknowledged and dropped (3.1.1: MQTT-3.3.5-2)."""
     watching = await reader(make_node, node)
     client = await alice(node, version)
@@ -61,7 +61,7 @@ async def test_what_may_not_be_published_is_not(make_node: MakeNode, node: Node,
     assert node.counters.messages_denied == 12
 
 
-async def test_what_is_denied_is_not_retained_either(node: Node) -> None:
+async def test_a_forbidden_publish_is_not_retained(node: Node) -> None:
     client = await alice(node)
     client.send(wire.publish(5, b"public/rules", b"x", 1, 1, b"", True))
     assert (await client.expect(PUBACK)).reason == 0x87
@@ -78,7 +78,7 @@ async def test_refusals_do_not_use_up_the_receive_maximum(make_node: MakeNode) -
 
 
 @pytest.mark.parametrize("version", [4, 5])
-async def test_what_may_not_be_read_is_not_subscribed_to(node: Node, version: int) -> None:
+async def test_a_forbidden_subscription_is_refused(node: Node, version: int) -> None:
     client = await alice(node, version)
     denied = 0x87 if version == 5 else 0x80
     filters = [b"public/#", b"#", b"home/alice/#", b"news/today", b"+/today", b"inbox/a", b"inbox/b", b"inbox/+"]
@@ -111,7 +111,7 @@ async def test_a_will_is_checked_at_connect(node: Node, version: int, topic: byt
         await client.closed()
 
 
-async def test_rules_for_everybody_count_for_who_is_unknown(node: Node) -> None:
+async def test_rules_for_everybody_apply_to_anonymous_clients(node: Node) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"me", 5)
     assert list(await client.subscribe((b"news/#", 1), (b"public/#", 1), (b"inbox/me", 1))) == [1, 0x87, 1]
     await client.publish(b"inbox/me", b"x", 0)
@@ -127,7 +127,7 @@ async def test_a_client_id_is_no_way_into_what_is_others(node: Node, client_id: 
 # --- rules that change
 
 
-async def test_a_rule_counts_from_when_it_is_set(node: Node) -> None:
+async def test_a_rule_applies_as_soon_as_it_is_set(node: Node) -> None:
     client = await alice(node)
     client.send(wire.publish(5, b"public/rules", b"x", 1, 1))
     assert (await client.expect(PUBACK)).reason == 0x87
@@ -140,7 +140,7 @@ async def test_a_rule_counts_from_when_it_is_set(node: Node) -> None:
 
 
 @pytest.mark.parametrize("whose", ["alice", ""])
-async def test_who_has_what_it_may_no_longer_is_disconnected(node: Node, whose: str) -> None:
+async def test_a_client_with_a_forbidden_subscription_is_disconnected(node: Node, whose: str) -> None:
     other = await RawClient.connect(node.ports.mqtt, b"other", 5)
     await other.subscribe((b"inbox/other", 1))
     client = await alice(node)
@@ -163,7 +163,7 @@ async def test_a_will_that_may_no_longer_be_sent_is_not(make_node: MakeNode, nod
 
 
 @pytest.mark.parametrize("removed", [False, True])
-async def test_a_will_of_who_is_disconnected_is_sent_where_it_may_be(
+async def test_the_will_of_a_disconnected_client_is_sent_if_still_allowed(
     make_node: MakeNode, node: Node, removed: bool
 ) -> None:
     watching = await reader(make_node, node)
@@ -177,7 +177,7 @@ async def test_a_will_of_who_is_disconnected_is_sent_where_it_may_be(
     assert (await watching.take(1))[0].payload == b"gone"
 
 
-async def test_a_session_comes_back_without_what_it_may_no_longer_read(node: Node) -> None:
+async def test_a_session_resumes_without_forbidden_messages(node: Node) -> None:
     """Also of what was sent and not acknowledged by then."""
     client = await alice(node, clean=False, expiry=100)
     await client.subscribe((b"public/#", 2), (b"news/#", 2))
@@ -214,7 +214,7 @@ async def until_nothing_is_out(node: Node) -> SessionState:
         *((b"public/#", 1, True, False), (b"public/#", 2, True, True)),
     ],
 )
-async def test_what_was_on_its_way_does_not_come_to_who_may_not_read_it_any_more(
+async def test_messages_on_their_way_are_dropped_when_reading_is_forbidden(
     node: Node, topic_filter: bytes, qos: int, is_retained: bool, is_unsubscribed: bool
 ) -> None:
     """Whatever way it is on, and however long its subscription is gone."""
@@ -278,7 +278,7 @@ async def test_rules_stay_when_the_password_changes_and_go_with_the_user(node: N
     assert (await client.expect(PUBACK)).reason == 0x87
 
 
-async def test_an_exchange_that_began_when_it_might_goes_to_its_end(node: Node) -> None:
+async def test_an_exchange_that_began_before_the_rule_is_completed(node: Node) -> None:
     """ClientRefused, its packet id would stay taken, and the next message under it be taken for a repetition."""
     client = await alice(node, clean=False, expiry=100)
     client.send(wire.publish(5, b"public/x", b"first", 2, 1))
@@ -370,7 +370,7 @@ async def test_a_certificate_may_be_one_of_two_things_that_are_wanted(
         assert (await client.expect(CONNACK)).reason == expected
 
 
-async def test_an_inbox_is_read_whatever_the_rules_and_written_by_who_may(node: Node) -> None:
+async def test_an_inbox_needs_no_rule_to_read_and_one_to_write(node: Node) -> None:
     """Also what came while the client was away; a message for later is one to its topic."""
     await set_rules(node, "alice", "allow publish $inbox/d")
     device = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=1000)

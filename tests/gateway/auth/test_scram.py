@@ -35,7 +35,7 @@ def test_the_vector_of_rfc_7677(monkeypatch: pytest.MonkeyPatch) -> None:
     assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
-def test_what_is_kept_is_what_rfc_5802_says() -> None:
+def test_stored_keys_are_those_of_rfc_5802() -> None:
     secret = hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096)
     client_key = hmac.digest(secret, b"Client Key", "sha256")
     assert (
@@ -54,7 +54,7 @@ def talk(client: ScramClient, user: User) -> bool:
 
 
 @given(st.binary(min_size=1, max_size=40), st.binary(max_size=40), st.binary(min_size=8, max_size=20))
-def test_whoever_knows_the_password_gets_in_and_nobody_else(password: bytes, other: bytes, salt: bytes) -> None:
+def test_only_the_right_password_is_accepted(password: bytes, other: bytes, salt: bytes) -> None:
     user = new_user("al,ice=ü".encode(), password, salt, 2)
     assert talk(ScramClient(user.name, password), user)
     if prepared(other).rstrip(b"\0") != prepared(password).rstrip(b"\0"):  # HMAC fills its key up with zeros
@@ -77,7 +77,7 @@ def test_a_name_with_commas_and_equals_signs() -> None:
         b"n,,n=user,r=" + b"x" * 70_000,
     ],
 )
-def test_a_first_message_that_is_none(message: bytes) -> None:
+def test_a_malformed_first_message(message: bytes) -> None:
     with pytest.raises(ScramError):
         ServerExchange(b"x" * 18).begin(message)
 
@@ -122,7 +122,7 @@ def test_any_bytes_are_answered_with_an_error_at_most(first: bytes, last: bytes)
     raise AssertionError("nobody knew the password")
 
 
-def test_who_is_not_there_always_looks_the_same_and_like_somebody() -> None:
+def test_an_unknown_user_always_has_the_same_salt() -> None:
     secret = User(b"", b"s" * 32, 4096, bytes(32), bytes(32))
     mock = mock_user(b"nobody", secret)
     assert mock == mock_user(b"nobody", secret)
@@ -150,7 +150,7 @@ def test_who_is_not_there_always_looks_the_same_and_like_somebody() -> None:
         ("ü" * 600, "ü" * 600),
     ],
 )
-def test_a_password_is_the_same_however_it_is_written(written: str, meant: str) -> None:
+def test_passwords_are_normalised(written: str, meant: str) -> None:
     assert prepared(written.encode()) == meant.encode()
 
 

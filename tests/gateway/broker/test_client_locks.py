@@ -44,7 +44,7 @@ class Asked:
             await asyncio.sleep(0)
 
 
-async def test_one_at_a_time_in_the_order_of_asking() -> None:
+async def test_tasks_hold_the_lock_in_the_order_of_asking() -> None:
     asked = Asked()
     await asked.ask("1", "2", "3")
     assert asked.served == ["1"]
@@ -59,14 +59,14 @@ async def test_one_at_a_time_in_the_order_of_asking() -> None:
     assert len(asked.locks) == 0
 
 
-async def test_others_have_locks_of_their_own() -> None:
+async def test_other_clients_have_locks_of_their_own() -> None:
     locks = ClientLocks()
     async with locks.lock(A), locks.lock(b"b"):
         assert len(locks) == 2
     assert len(locks) == 0
 
 
-async def test_who_is_cancelled_while_it_waits_is_passed_over() -> None:
+async def test_a_cancelled_waiter_is_passed_over() -> None:
     asked = Asked()
     await asked.ask("1", "2", "3")
     asked.cancel("2")

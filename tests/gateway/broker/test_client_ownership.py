@@ -288,7 +288,7 @@ async def settle() -> None:
 
 
 @pytest.mark.parametrize("order", [b"ab", b"ba"])
-async def test_who_only_asks_for_a_client_does_not_get_it_by_coming_back_first(order: bytes) -> None:
+async def test_a_pending_claim_does_not_win_by_returning_first(order: bytes) -> None:
     """The last records of a's client are on their way when the store is opened anew, and b asks for it."""
     async with World([b"a", b"b"], random.Random(1)) as world:
         a, b = world.gates[b"a"], world.gates[b"b"]
@@ -309,7 +309,7 @@ async def test_who_only_asks_for_a_client_does_not_get_it_by_coming_back_first(o
         assert world.shop.registry.owner(b"s") == b"b"
 
 
-async def test_who_was_given_a_client_by_a_store_that_ended_asks_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_grant_of_a_store_that_ended_is_claimed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer comes when the gateway has told the next store already what it has."""
     async with World([b"a", b"b"], random.Random(1)) as world:
         a, b = world.gates[b"a"], world.gates[b"b"]
@@ -335,7 +335,7 @@ async def test_who_was_given_a_client_by_a_store_that_ended_asks_the_next_one(mo
         assert b.held == set()
 
 
-async def test_a_client_that_is_asked_for_in_the_turn_it_was_let_go_of_is_not_freed_behind_that() -> None:
+async def test_a_claim_in_the_turn_of_a_release_is_not_released() -> None:
     async with World([b"a", b"b"], random.Random(1)) as world:
         a = world.gates[b"a"]
         await a.connect(b"s")
@@ -346,7 +346,7 @@ async def test_a_client_that_is_asked_for_in_the_turn_it_was_let_go_of_is_not_fr
         assert world.shop.registry.owner(b"s") == b"a"
 
 
-async def test_a_connection_that_waited_behind_an_order_is_ended_by_it_too() -> None:
+async def test_an_order_also_ends_a_connection_that_waited_behind_it() -> None:
     """At once: not when the gateway is told again after a part of the lease."""
     async with World([b"a", b"b"], random.Random(1)) as world:
         a, b = world.gates[b"a"], world.gates[b"b"]

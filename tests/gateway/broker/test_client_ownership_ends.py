@@ -220,7 +220,7 @@ class Town:
 
 
 @pytest.mark.parametrize("seed", range(*SEEDS))
-async def test_whoever_dies_a_client_is_never_at_two_gateways_and_somebody_can_have_it(seed: int) -> None:
+async def test_after_any_death_a_client_is_at_one_gateway_at_most_and_can_be_claimed(seed: int) -> None:
     chance = random.Random(seed)
     clients = [b"s", b"t", b"u"][: chance.randint(1, 3)]
     town = Town(chance)

@@ -31,7 +31,7 @@ async def known(engine: Engine) -> list[bytes]:
 
 
 @pytest.mark.parametrize("takes_gateways", [False, True])
-async def test_who_is_gone_is_ended_and_nobody_else(
+async def test_only_idle_producers_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_gateways: bool
 ) -> None:
     monkeypatch.setattr("gateway.broker.expired_producers._PAGE", 2)
@@ -49,7 +49,7 @@ async def test_who_is_gone_is_ended_and_nobody_else(
     await engine.close()
 
 
-async def test_one_that_others_carry_on_is_known_for_longer(tmp_path: Path) -> None:
+async def test_a_producer_in_use_is_kept_longer(tmp_path: Path) -> None:
     now = [NOW_MS - RETURNING_SECONDS * 1000 - 5000]
     engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=1 << 20), clock=lambda: now[0])
     await produce(engine, b"returning/01")
@@ -62,7 +62,7 @@ async def test_one_that_others_carry_on_is_known_for_longer(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("role", ["both", "store"])
-async def test_a_node_ends_them_when_it_starts(tmp_path: Path, role: str) -> None:
+async def test_a_starting_node_ends_idle_producers(tmp_path: Path, role: str) -> None:
     engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=4 << 20))
     await produce(engine, GATEWAY)
     await produce(engine, CLIENT)

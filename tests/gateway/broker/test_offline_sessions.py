@@ -94,7 +94,7 @@ async def test_options_where_filters_overlap(ports: Ports, expiry: int) -> None:
 @pytest.mark.mqtt5("3.10.4-1")
 @pytest.mark.mqtt311("3.10.4-1")
 @pytest.mark.parametrize(("version", "expiry"), [(4, None), (5, 0), (5, 100)])
-async def test_only_the_very_same_filter_is_unsubscribed(ports: Ports, version: int, expiry: int | None) -> None:
+async def test_only_the_identical_filter_is_unsubscribed(ports: Ports, version: int, expiry: int | None) -> None:
     """Not one that matches it, that it matches, or that looks like it."""
     client = await RawClient.connect(ports.mqtt, b"c", version, False, expiry=expiry)
     await client.subscribe((b"a/b", 1))

@@ -41,7 +41,7 @@ def topic(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("urgent", [False, True])
-async def test_of_a_session_that_is_closed_nothing_is_recorded_behind_its_end(node: Node, urgent: bool) -> None:
+async def test_a_closed_session_is_recorded_no_more(node: Node, urgent: bool) -> None:
     """Who reads the past for it may come back late, and say that something has changed."""
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
     session = node._sessions.held[b"c"][0]
@@ -94,7 +94,7 @@ async def test_a_packet_may_name_more_filters_than_a_record_holds(node: Node) ->
     assert not node._sessions.held[b"c"][0].subscriptions
 
 
-async def test_what_is_never_taken_keeps_no_last_records_from_the_log(
+async def test_a_record_the_store_never_accepts_does_not_block_other_last_records(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A will among them."""
@@ -119,7 +119,7 @@ async def test_what_is_never_taken_keeps_no_last_records_from_the_log(
     assert state.closed_at
 
 
-async def test_one_session_that_cannot_be_recorded_keeps_no_other_from_it(node: Node) -> None:
+async def test_a_session_that_cannot_be_recorded_does_not_block_others(node: Node) -> None:
     first, second = [
         await RawClient.connect(node.ports.mqtt, name, 5, False, expiry=100) for name in (b"first", b"second")
     ]

@@ -90,7 +90,7 @@ async def test_a_session_that_waits_is_for_no_other_user(node: Node, clean: bool
     assert again.session_present
 
 
-async def test_a_session_of_nobody_becomes_that_of_the_user_who_comes(node: Node) -> None:
+async def test_an_anonymous_session_becomes_that_of_the_next_user(node: Node) -> None:
     await (await comes(node, None, b"meter", clean=False, expiry=600)).disconnect()
     first = await comes(node, b"alice", b"meter", clean=False, expiry=600)
     assert first.session_present
@@ -98,7 +98,7 @@ async def test_a_session_of_nobody_becomes_that_of_the_user_who_comes(node: Node
     assert await is_refused(node, None, b"meter")
 
 
-async def test_a_session_that_is_over_was_nobodys(node: Node) -> None:
+async def test_an_ended_session_belongs_to_no_user(node: Node) -> None:
     await (await comes(node, b"alice", b"meter", clean=False, expiry=1)).disconnect()
     assert node._engine is not None
     async with patience():
@@ -106,7 +106,7 @@ async def test_a_session_that_is_over_was_nobodys(node: Node) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_whose_a_session_is_outlives_the_node(make_node: MakeNode, node: Node) -> None:
+async def test_the_user_of_a_session_survives_a_restart(make_node: MakeNode, node: Node) -> None:
     await comes(node, b"alice", b"meter", clean=False, expiry=600)
     again = await crashed(make_node, node, "copy", mqtt__auth=["anonymous", "password"])
     assert await is_refused(again, b"bob", b"meter")
@@ -158,7 +158,7 @@ async def test_client_ids_of_users(make_node: MakeNode) -> None:
     assert node.counters.sessions_denied == 6
 
 
-def test_client_ids_of_users_where_there_are_none() -> None:
+def test_client_ids_of_users_without_users() -> None:
     for settings in (
         {"mqtt.client_ids": "user"},
         {"mqtt.client_ids": "user", "mqtt.auth": ["password", "anonymous"]},
@@ -175,7 +175,7 @@ def test_client_ids_of_users_where_there_are_none() -> None:
 # --- wills
 
 
-async def test_a_will_that_waits_is_judged_when_it_is_sent(node: Node) -> None:
+async def test_a_delayed_will_is_checked_when_it_is_sent(node: Node) -> None:
     watching = await watches(node)
     await is_lost(node, b"one", 1)
     await set_rules(node, "alice", "deny both #")
@@ -228,7 +228,7 @@ async def test_of_what_no_rule_speaks_the_listener_decides_that_the_will_came_by
     await client.drop()
 
 
-async def test_the_will_of_a_user_who_is_removed_is_not_sent(node: Node) -> None:
+async def test_the_will_of_a_removed_user_is_not_sent(node: Node) -> None:
     """Neither that of who is connected nor one that waits, whatever the rules for everybody say."""
     await set_rules(node, "", "allow both #")
     watching = await watches(node)
@@ -250,7 +250,7 @@ async def test_the_will_of_a_user_whose_password_changed_is_sent(node: Node) -> 
     assert (await watching.message()).topic == b"wills/here"
 
 
-async def test_a_will_is_judged_when_its_client_comes_back_too_late_for_it(node: Node) -> None:
+async def test_a_due_will_is_checked_when_its_client_returns_too_late(node: Node) -> None:
     """It is due, and would be sent before the new connection is opened."""
     watching = await watches(node)
     await is_lost(node, b"late", 600)

@@ -62,7 +62,7 @@ async def test_a_client_is_taken_over_from_another_gateway(several: Several, exp
     await again.disconnect()
 
 
-async def test_what_was_acknowledged_at_the_old_gateway_does_not_come_again(several: Several) -> None:
+async def test_acknowledged_messages_do_not_come_again_at_the_new_gateway(several: Several) -> None:
     old = await client(several, "a", b"c")
     await old.subscribe((b"t/#", 1))
     await publish(several, "b", b"t/1", b"1", b"2", b"3")
@@ -94,7 +94,7 @@ async def test_an_exchange_of_qos_2_goes_on_at_another_gateway(several: Several)
     await reader.drop()
 
 
-async def test_many_that_want_the_same_client_are_served_one_by_one(several: Several) -> None:
+async def test_many_connects_of_one_client_id_are_served_one_by_one(several: Several) -> None:
     clients = [await RawClient.open(several.ports[name], 5) for name in ("a", "b") * 5]
     for each in clients:
         each.send(connect(5, b"c", False, expiry=EVER))
@@ -150,7 +150,7 @@ async def test_a_client_of_a_dead_gateway_waits_for_its_end_and_resumes(several:
     await old.drop()
 
 
-async def test_who_is_taken_for_dead_hears_of_it_and_what_it_says_does_not_count(several: Several) -> None:
+async def test_a_gateway_declared_dead_is_told_and_its_messages_are_refused(several: Several) -> None:
     name = several.gateways["a"].sessions._ownership.name
     several.engine.gateway_registry._end(several.engine.gateway_registry._gateways[name])
     async with patience():
@@ -203,7 +203,7 @@ async def test_a_shared_subscription_spreads_over_gateways(several: Several) -> 
         await member.drop()
 
 
-async def test_what_a_dead_gateway_had_of_a_shared_subscription_goes_to_the_others(several: Several) -> None:
+async def test_messages_leased_by_a_dead_gateway_go_to_other_members(several: Several) -> None:
     lost = await client(several, "a", b"lost", expiry=0)
     await lost.subscribe((GROUP, 1))
     await publish(several, "b", b"t/1", b"1", b"2")
@@ -300,7 +300,7 @@ async def test_no_session_expires_before_the_gateways_of_before_are_back(
     await several.close()
 
 
-async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
+async def test_a_client_that_left_while_waiting_takes_nothing_over(
     several: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It went to another gateway meanwhile, and had tried twice before."""
@@ -332,7 +332,7 @@ async def test_who_left_while_its_session_was_waited_for_takes_nothing_over(
         await each.drop()
 
 
-async def test_who_said_all_behind_connect_is_heard_though_it_left(
+async def test_packets_behind_connect_count_though_the_client_left(
     several: Several, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wait_limit, "_CHECK_SECONDS", 0.001)

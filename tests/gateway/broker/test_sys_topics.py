@@ -47,7 +47,7 @@ async def test_a_subscriber_gets_all_values_at_once(quiet_node: Node, version: i
     assert found[b"$SYS/broker/uptime"].payload == b"0 seconds"
 
 
-async def test_then_those_that_changed(quiet_node: Node) -> None:
+async def test_later_figures_are_those_that_changed(quiet_node: Node) -> None:
     tree = quiet_node._sessions.sys_topics
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c", 5)
     await client.subscribe((b"$SYS/broker/+/+/received", 0), (b"$SYS/broker/clients/#", 0))
@@ -70,7 +70,7 @@ async def test_then_those_that_changed(quiet_node: Node) -> None:
     assert not await values(client)
 
 
-async def test_what_the_node_has(quiet_node: Node) -> None:
+async def test_figures_of_clients_retained_messages_and_bytes(quiet_node: Node) -> None:
     """Clients that are here and away, retained values, bytes to clients."""
     tree = quiet_node._sessions.sys_topics
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c", 5)
@@ -104,7 +104,7 @@ async def test_what_the_node_has(quiet_node: Node) -> None:
     await here.disconnect()
 
 
-async def test_it_is_looked_at_again_and_again(make_node: MakeNode) -> None:
+async def test_the_figures_are_published_at_intervals(make_node: MakeNode) -> None:
     node = await make_node(mqtt__sys_interval_s=1)
     client = await RawClient.connect(node.ports.mqtt, b"c")
     await client.subscribe((b"$SYS/broker/uptime", 0))
@@ -112,7 +112,7 @@ async def test_it_is_looked_at_again_and_again(make_node: MakeNode) -> None:
     assert first < second < third
 
 
-async def test_there_may_be_none(make_node: MakeNode) -> None:
+async def test_an_interval_of_0_disables_the_tree(make_node: MakeNode) -> None:
     node = await make_node(mqtt__sys_interval_s=0)
     client = await RawClient.connect(node.ports.mqtt, b"c")
     await client.subscribe((b"$SYS/#", 0))
@@ -121,14 +121,14 @@ async def test_there_may_be_none(make_node: MakeNode) -> None:
 
 @pytest.mark.mqtt5("4.7.2-1")
 @pytest.mark.mqtt311("4.7.2-1")
-async def test_wildcards_in_front_pass_it_by(quiet_node: Node) -> None:
+async def test_wildcards_at_the_front_do_not_match_the_tree(quiet_node: Node) -> None:
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c")
     await client.subscribe((b"#", 0), (b"+/broker/#", 0), (b"+/broker/uptime", 0))
     quiet_node._sessions.sys_topics.publish_changes(monotonic() + 60)
     await client.quiet()
 
 
-async def test_it_is_in_no_log_and_waits_for_nobody(quiet_node: Node) -> None:
+async def test_figures_are_not_stored_or_queued(quiet_node: Node) -> None:
     engine = quiet_node._engine
     assert engine is not None
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c", 4, False)
@@ -169,7 +169,7 @@ async def test_a_full_socket_gets_none_and_that_is_counted(quiet_node: Node) -> 
     assert quiet_node.counters.dropped_qos0 == 1
 
 
-async def test_nobody_else_publishes_there(quiet_node: Node) -> None:
+async def test_clients_cannot_publish_to_the_tree(quiet_node: Node) -> None:
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c", 5)
     client.send(wire.publish(5, b"$SYS/broker/uptime", b"", 1, 1))
     assert (await client.expect(PUBACK)).reason == 0x87
@@ -178,7 +178,7 @@ async def test_nobody_else_publishes_there(quiet_node: Node) -> None:
     assert quiet_node.counters.messages_refused == 2
 
 
-async def test_how_many_subscriptions_there_are(quiet_node: Node) -> None:
+async def test_subscriptions_are_counted(quiet_node: Node) -> None:
     router = quiet_node._sessions._router
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c", 5)
     await client.subscribe((b"a", 0), (b"b/+", 1))

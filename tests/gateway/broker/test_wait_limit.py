@@ -50,7 +50,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
     found.close()
 
 
-def test_who_is_there_has_not_left_whatever_it_sent(ends: Ends) -> None:
+def test_a_connected_client_has_not_left(ends: Ends) -> None:
     assert not ends.has_left()
     ends.there.sendall(b"\xe0\0")
     ends.here.recv(1, socket.MSG_PEEK)
@@ -58,21 +58,21 @@ def test_who_is_there_has_not_left_whatever_it_sent(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("last", [b"", b"\xe0\0"], ids=["nothing", "DISCONNECT"])
-async def test_who_closed_the_connection_has_left(ends: Ends, last: bytes) -> None:
+async def test_a_client_that_closed_has_left(ends: Ends, last: bytes) -> None:
     ends.there.sendall(last)
     ends.there.close()
     await ends.hears()
     assert ends.has_left()
 
 
-async def test_who_sends_no_more_has_not_left_while_something_is_to_be_read(ends: Ends) -> None:
+async def test_a_half_closed_client_with_unread_bytes_has_not_left(ends: Ends) -> None:
     ends.there.sendall(b"x" * 32)
     ends.there.close()
     await ends.hears()
     assert not ends.has_left()
 
 
-def test_who_was_reset_has_left() -> None:
+def test_a_client_that_reset_has_left() -> None:
     ends = Ends(socket.AF_INET, is_encrypted=False)
     ends.there.sendall(b"x" * 32)
     ends.there.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -120,7 +120,7 @@ async def test_the_work_for_one_that_has_left_is_called_off(monkeypatch: pytest.
         await other
 
 
-async def test_nobody_is_looked_at_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_connection_is_checked_while_none_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "_CHECK_SECONDS", 0)
     looks = 0
 

@@ -33,7 +33,7 @@ async def device(ports: Ports, packet: bytes) -> RawClient:
 @pytest.mark.mqtt5("3.1.2-7", "3.1.2-8", "3.14.4-3")
 @pytest.mark.mqtt311("3.1.2-8", "3.1.2-9", "3.14.4-3")
 @pytest.mark.parametrize("version", [4, 5])
-async def test_a_broken_connection_sends_it_and_disconnect_does_not(ports: Ports, version: int) -> None:
+async def test_a_broken_connection_sends_the_will_and_disconnect_does_not(ports: Ports, version: int) -> None:
     """MQTT-3.1.2-8, -10, 3.14.4-3."""
     watching = await watcher(ports)
     client = await RawClient.connect(ports.mqtt, b"d", version, will=WILL)
@@ -46,7 +46,7 @@ async def test_a_broken_connection_sends_it_and_disconnect_does_not(ports: Ports
 
 
 @pytest.mark.mqtt5("3.1.2-8")
-async def test_disconnect_with_will_sends_it(ports: Ports) -> None:
+async def test_disconnect_with_will_message_sends_the_will(ports: Ports) -> None:
     """Reason 0x04 (section 3.14.2.1)."""
     watching = await watcher(ports)
     client = await RawClient.connect(ports.mqtt, b"d", 5, will=WILL)
@@ -56,7 +56,7 @@ async def test_disconnect_with_will_sends_it(ports: Ports) -> None:
 
 
 @pytest.mark.mqtt5("3.1.2-8", "3.1.2-22")
-async def test_silence_sends_it(ports: Ports) -> None:
+async def test_silence_sends_the_will(ports: Ports) -> None:
     """MQTT-3.1.2-22: after one and a half keep-alive periods; PINGREQ counts as a sign of life."""
     watching = await watcher(ports)
     client = await RawClient.connect(ports.mqtt, b"d", 5, will=WILL, keep_alive=1)
@@ -67,7 +67,7 @@ async def test_silence_sends_it(ports: Ports) -> None:
 
 
 @pytest.mark.mqtt5("3.1.2-8")
-async def test_a_protocol_error_and_a_takeover_send_it(ports: Ports) -> None:
+async def test_a_protocol_error_and_a_takeover_send_the_will(ports: Ports) -> None:
     """MQTT-3.1.2-8: anything but a DISCONNECT of the client."""
     watching = await watcher(ports)
     client = await RawClient.connect(ports.mqtt, b"d", 5, will=WILL)
@@ -82,7 +82,7 @@ async def test_a_protocol_error_and_a_takeover_send_it(ports: Ports) -> None:
 
 
 @pytest.mark.mqtt5("3.1.2-8", "3.1.3-9")
-async def test_a_delayed_will_waits_and_a_client_that_is_back_cancels_it(node: Node) -> None:
+async def test_a_reconnect_cancels_a_delayed_will(node: Node) -> None:
     """MQTT-3.1.3-9."""
     watching = await watcher(node.ports)
     client = await device(node.ports, delayed(b"d", 1000, 1000))

@@ -82,7 +82,7 @@ async def test_a_clean_session_with_a_will_writes_that(node: Node, ends_well: bo
     assert await wills(node) == []
 
 
-async def test_a_will_has_all_that_it_came_with(make_node: MakeNode) -> None:
+async def test_a_will_keeps_its_properties(make_node: MakeNode) -> None:
     node = await make_node()
     block = b"\x01\x01\x02" + wire.u32(9) + b"\x03" + wire.text(b"text/plain") + b"\x08" + wire.text(b"reply")
     block += b"\x09" + wire.text(b"\0id") + wire.pair(b"b", b"2") + wire.pair(b"a", b"1") + wire.pair(b"b", b"2")
@@ -197,9 +197,7 @@ async def test_a_will_that_the_store_has_no_room_for_is_sent_later(node: Node, m
     assert node.counters.wills_sent == 1
 
 
-async def test_a_connection_that_is_gone_before_it_is_answered_has_no_will(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_lost_before_connack_has_no_will(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was never accepted (MQTT-3.1.2-7)."""
     assert node._engine is not None
     before = end(node)
@@ -227,7 +225,7 @@ async def test_a_connection_that_is_gone_before_it_is_answered_has_no_will(
 
 
 @pytest.mark.parametrize("expiry", [0, 1000])
-async def test_a_node_that_stops_before_it_answers_sends_no_will(
+async def test_a_node_that_stops_before_connack_sends_no_will(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, expiry: int
 ) -> None:
     """It has recorded what it did not come to say (MQTT-3.1.2-7)."""

@@ -26,7 +26,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
+def test_later_sources_override_earlier_ones(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.toml", 'host = "h"\nlog_level = "error"\n[mqtt]\nport = 1\nws_port = 2\n[http]\nport = 3\n'
     )
@@ -140,7 +140,7 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7071", "[::1]:7071", "localhost:7071", "unix:/run/s", "0.0.0.0:7071"])
-def test_a_store_listens_where_nobody_else_is_or_with_certificates(tmp_path: Path, listen: str) -> None:
+def test_a_store_listens_on_loopback_or_with_certificates(tmp_path: Path, listen: str) -> None:
     tls = TLS if listen.startswith("0") else ""
     assert load(write(tmp_path / "c.toml", f"[split]\nrole = 'store'\nlisten = '{listen}'\n{tls}"), None, {})
 

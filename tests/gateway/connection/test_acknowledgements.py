@@ -72,7 +72,7 @@ async def failures(client: RawClient) -> list[Packet]:
 
 @pytest.mark.mqtt5("3.1.2-29", "3.4.2-1", "3.5.2-1", "3.6.2-1", "3.7.2-1", "3.9.3-2", "3.11.3-2")
 @pytest.mark.parametrize("asked", [b"", b"\x17\x01", b"\x17\x00"])
-async def test_why_is_for_those_who_want_to_hear_it(make_node: MakeNode, asked: bytes) -> None:
+async def test_reason_strings_need_request_problem_information(make_node: MakeNode, asked: bytes) -> None:
     """Without problem information only CONNACK and DISCONNECT may explain themselves."""
     node = await make_node(mqtt__max_topic_levels=2)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, properties=asked)
@@ -89,7 +89,7 @@ async def test_why_is_for_those_who_want_to_hear_it(make_node: MakeNode, asked: 
 
 
 @pytest.mark.mqtt5("3.4.2-2", "3.5.2-2", "3.7.2-2", "3.9.2-1", "3.11.2-1", "3.14.2-3", "3.1.2-24")
-async def test_what_makes_an_answer_too_large_is_left_out(make_node: MakeNode) -> None:
+async def test_properties_that_make_an_answer_too_large_are_left_out(make_node: MakeNode) -> None:
     """To the byte: a limit at the size of an answer leaves that one whole."""
     node = await make_node(mqtt__max_topic_levels=2)
     whole = await failures(await RawClient.connect(node.ports.mqtt, b"c", 5))

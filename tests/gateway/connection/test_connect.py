@@ -115,7 +115,7 @@ async def test_connack_comes_first_and_once(ports: Ports, version: int, durable:
 @pytest.mark.mqtt5("3.1.4-2", "3.1.4-6")
 @pytest.mark.mqtt311("3.1.4-5")
 @VERSIONS
-async def test_nothing_behind_a_refused_connect_is_done(ports: Ports, version: int) -> None:
+async def test_packets_behind_a_refused_connect_are_ignored(ports: Ports, version: int) -> None:
     watcher = await RawClient.connect(ports.mqtt, b"w")
     await watcher.subscribe((b"#", 0))
     client = await RawClient.open(ports.mqtt, version)
@@ -179,7 +179,7 @@ async def test_a_keep_alive_that_cannot_be_told_is_not_cut(make_node: MakeNode) 
 
 
 @pytest.mark.mqtt5("3.1.2-28")
-async def test_response_information_is_for_those_who_ask(make_node: MakeNode) -> None:
+async def test_response_information_is_sent_on_request(make_node: MakeNode) -> None:
     node = await make_node(mqtt__response_information="replies/")
     wanted = {b"": False, b"\x19\x00": False, b"\x19\x01": True}
     for properties, told in wanted.items():
@@ -191,7 +191,7 @@ async def test_response_information_is_for_those_who_ask(make_node: MakeNode) ->
 
 
 @pytest.mark.parametrize(("redirect", "reason"), [("always", 0x9C), ("moved", 0x9D)])
-async def test_a_node_that_serves_nobody_says_who_does(make_node: MakeNode, redirect: str, reason: int) -> None:
+async def test_a_stopping_node_names_another_server(make_node: MakeNode, redirect: str, reason: int) -> None:
     """Section 4.11."""
     node = await make_node(mqtt__redirect=redirect, mqtt__server_reference="other.example:1883")
     for version in (4, 5):
@@ -217,7 +217,7 @@ async def test_a_node_that_stops_sends_its_clients_elsewhere(make_node: MakeNode
     await stopping
 
 
-async def test_a_will_that_is_not_the_text_it_says_it_is(ports: Ports) -> None:
+async def test_a_will_whose_payload_is_not_utf_8_as_declared(ports: Ports) -> None:
     """Section 3.1.3.2.3: CONNACK 0x99."""
     for payload, accepted in (("ü\0".encode(), True), (b"\xff", False)):
         rest = wire.sized(b"\x01\x01") + wire.text(b"w") + wire.text(payload)
@@ -241,7 +241,7 @@ class Exhausted:
 
 @pytest.mark.parametrize("where", ["identity", "rules", "session"])
 @VERSIONS
-async def test_what_nobody_expects_ends_the_connection(
+async def test_an_unexpected_error_ends_the_connection(
     node: Node, monkeypatch: pytest.MonkeyPatch, version: int, where: str
 ) -> None:
     """It would be held for good: while a CONNECT is being served, the clock is somebody else's."""
@@ -272,7 +272,7 @@ async def test_what_nobody_expects_ends_the_connection(
     assert node.counters.wills_sent == 0
 
 
-async def test_a_fault_ends_the_connection_though_nobody_can_say_whose_it_is(node: Node) -> None:
+async def test_a_fault_ends_the_connection_even_without_an_address(node: Node) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     (connection,) = node._front.connections
     connection.transport = Exhausted(connection.transport)

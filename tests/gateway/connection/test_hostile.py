@@ -137,7 +137,7 @@ async def test_many_small_packets_of_one_client_are_served_in_turns(node: Node) 
     assert len(served) == count + 1
 
 
-async def test_what_is_behind_many_small_packets_comes_in_order(ports: Ports) -> None:
+async def test_packets_behind_many_small_ones_keep_their_order(ports: Ports) -> None:
     """Also a DISCONNECT, and a packet that is broken."""
     for last, reason in ((b"\xe0\x00", None), (b"\x00\x00", 0x81)):
         watcher = await RawClient.connect(ports.mqtt, b"watcher")
@@ -331,7 +331,7 @@ async def test_a_broken_request_fills_no_log(ports: Ports, caplog: pytest.LogCap
 @pytest.mark.parametrize(
     ("error", "is_told"), [(ConnectionError("Connection lost"), False), (ValueError("ours"), True)]
 )
-def test_who_is_gone_before_its_answer_fills_no_log(
+def test_a_client_that_resets_before_its_answer_logs_nothing(
     caplog: pytest.LogCaptureFixture, error: Exception, is_told: bool
 ) -> None:
     """Such as one that sends pings, takes no pongs and resets."""
@@ -339,7 +339,7 @@ def test_who_is_gone_before_its_answer_fills_no_log(
     assert bool(caplog.records) == is_told
 
 
-async def test_who_is_gone_has_no_address(node: Node) -> None:
+async def test_a_closed_connection_has_no_address(node: Node) -> None:
     """uvloop fails where others say that they do not know; what is told of the connection is told all the same."""
 
     class LetGo:
@@ -400,7 +400,7 @@ async def test_a_packet_whose_connection_ends_is_forgotten(node: Node, ends: str
 
 
 @pytest.mark.parametrize("frames", [1, 3])
-async def test_what_a_websocket_holds_back_is_counted_too(make_node: MakeNode, frames: int) -> None:
+async def test_unfinished_websocket_messages_are_counted(make_node: MakeNode, frames: int) -> None:
     """A message that has not ended is handed on to nobody."""
     node = await make_node(mqtt__max_partial_bytes=3_000_000)
     partials = node._front._partial_packets

@@ -43,7 +43,7 @@ async def test_a_packet_may_be_as_large_as_announced_and_no_larger(make_node: Ma
 
 @pytest.mark.mqtt5("3.1.2-24", "3.1.2-25")
 @pytest.mark.parametrize("expiry", [0, 100])
-async def test_what_is_too_large_for_the_client_is_left_out(node: Node, expiry: int) -> None:
+async def test_messages_beyond_the_maximum_packet_size_are_dropped(node: Node, expiry: int) -> None:
     """MQTT-3.1.2-24, -25: to the byte, live and from the backlog."""
     limit = b"\x27" + wire.u32(100)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, limit, expiry=expiry)
@@ -127,7 +127,7 @@ async def test_connections_beyond_the_maximum_hear_so(make_node: MakeNode, versi
     await third.quiet()
 
 
-async def test_those_who_wait_for_a_refusal_are_bounded(make_node: MakeNode) -> None:
+async def test_connections_that_wait_for_a_refusal_are_bounded(make_node: MakeNode) -> None:
     node = await make_node(mqtt__max_connections=1)
     first = await RawClient.connect(node.ports.mqtt, b"1")
     silent = [await RawClient.open(node.ports.mqtt) for _ in range(64)]
@@ -258,7 +258,7 @@ async def test_refusals_of_connect(ports: Ports, packet: bytes, answer: bytes) -
 
 @pytest.mark.mqtt5("3.1.3-6", "3.2.2-16")
 @pytest.mark.mqtt311("3.1.3-6")
-async def test_a_client_without_a_name_gets_one(ports: Ports) -> None:
+async def test_an_empty_client_id_is_assigned(ports: Ports) -> None:
     """MQTT-3.1.3-6, -7, 3.2.2-16; 3.1.1 does not tell it."""
     names = set()
     for _ in range(2):
@@ -320,7 +320,7 @@ async def test_a_listener_has_limits_of_its_own(make_node: MakeNode) -> None:
     await first.quiet()
 
 
-async def test_who_publishes_too_fast_is_read_later(make_node: MakeNode) -> None:
+async def test_a_publisher_above_its_rate_is_read_later(make_node: MakeNode) -> None:
     """Back-pressure: nothing is lost, and nothing is said."""
     node = await make_node(mqtt__publish_rate=100)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, keep_alive=1)
@@ -332,7 +332,7 @@ async def test_who_publishes_too_fast_is_read_later(make_node: MakeNode) -> None
     assert node.counters.messages_received == 151
 
 
-async def test_who_publishes_too_fast_and_is_gone_is_not_waited_for(make_node: MakeNode) -> None:
+async def test_a_publisher_above_its_rate_that_resets_is_closed(make_node: MakeNode) -> None:
     """A reset ends the connection, though its debt of messages would keep it from being read for a long time."""
     node = await make_node(mqtt__publish_rate=1)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
@@ -344,7 +344,7 @@ async def test_who_publishes_too_fast_and_is_gone_is_not_waited_for(make_node: M
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /mqtt HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
-async def test_what_does_not_become_a_websocket_makes_room(make_node: MakeNode, said: bytes) -> None:
+async def test_a_connection_that_does_not_upgrade_is_closed(make_node: MakeNode, said: bytes) -> None:
     """When its time is over, or at once after an answer."""
     asked = said.endswith(b"\r\n\r\n")
     node = await make_node(mqtt__connect_timeout=3600 if asked else 1)
@@ -358,7 +358,7 @@ async def test_what_does_not_become_a_websocket_makes_room(make_node: MakeNode, 
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\n", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
-async def test_what_does_not_ask_http_makes_room(
+async def test_an_idle_http_connection_is_closed(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(http, "IDLE_SECONDS", 0.2)
@@ -398,7 +398,7 @@ async def test_topics_and_filters_have_a_length_and_levels(make_node: MakeNode, 
         await willing.closed()
 
 
-async def test_who_waits_for_room_in_the_store_is_not_read_on(node: Node) -> None:
+async def test_a_connection_that_waits_for_the_store_is_not_read(node: Node) -> None:
     """Whatever else would have it read: what is held is one read a connection."""
     queue = node._front._append_queue
     queue._limit, limit = -1, queue._limit

@@ -88,7 +88,7 @@ async def answers_behind(client: RawClient) -> list[int]:
     return [kind for kind in kinds if kind in (SUBACK, PUBACK)]
 
 
-async def test_the_later_of_two_counts_though_it_looks_for_its_beginning(
+async def test_the_later_of_two_subscribes_wins_though_it_starts_slower(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second has another filter that replays the past, which takes a while; the first is done meanwhile."""

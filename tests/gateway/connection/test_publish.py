@@ -53,7 +53,7 @@ NAMES = ["größe", "gro\u0308ße", "A", "a", "/a", "a/", "a//a", " a", "\u212b"
 @pytest.mark.mqtt5("3.3.2-3", "4.7.3-4")
 @pytest.mark.mqtt311("3.3.2-3", "4.7.3-4")
 @VERSIONS
-async def test_a_topic_comes_as_it_was_published_to_whom_it_matches(ports: Ports, version: int) -> None:
+async def test_topics_are_matched_and_delivered_without_normalisation(ports: Ports, version: int) -> None:
     """Nothing is normalised, not even what looks the same."""
     topics = [name.encode() for name in NAMES]
     clients = []
@@ -115,7 +115,7 @@ async def test_properties_are_forwarded_to_the_byte(ports: Ports, qos: int) -> N
     assert (await old.message()).payload == b"x"
 
 
-async def test_a_payload_that_says_it_is_utf_8_has_to_be(node: Node) -> None:
+async def test_a_payload_declared_as_utf_8_must_be_utf_8(node: Node) -> None:
     """Section 3.3.2.3.2: 0x99; what does not say so may be anything."""
     watcher = await RawClient.connect(node.ports.mqtt, b"w", 5)
     await watcher.subscribe((b"t", 0))

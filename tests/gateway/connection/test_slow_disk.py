@@ -45,7 +45,7 @@ async def test_pubrel_waits_for_the_disk_and_pingresp_does_not(node: Node, monke
     await client.disconnect()
 
 
-async def test_nothing_is_sent_behind_what_a_disconnect_read(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_sent_after_a_disconnect(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The PUBREL that waited for the disk does not come any more: it is sent when the client is back."""
     client = await durable(node)
     await client.subscribe((b"t", 2))

@@ -50,7 +50,7 @@ class Reader:
 @pytest.mark.mqtt5("3.1.2-26", "3.3.2-11")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("expiry", [0, 100])
-async def test_what_is_published_again_and_again_comes_by_alias(ports: Ports, qos: int, expiry: int) -> None:
+async def test_frequent_topics_get_an_alias(ports: Ports, qos: int, expiry: int) -> None:
     """Never above the client's maximum; the topic that was used longest ago loses its alias. QoS 2 goes without."""
     client = await RawClient.connect(ports.mqtt, b"c", 5, False, allowing(2), expiry=expiry)
     await client.subscribe((b"#", qos))
@@ -76,7 +76,7 @@ async def test_what_is_published_again_and_again_comes_by_alias(ports: Ports, qo
 
 @pytest.mark.mqtt5("3.1.2-27")
 @pytest.mark.parametrize("asked", [b"", allowing(0)])
-async def test_a_client_that_allows_none_gets_none(ports: Ports, asked: bytes) -> None:
+async def test_a_client_without_topic_alias_maximum_gets_no_alias(ports: Ports, asked: bytes) -> None:
     client = await RawClient.connect(ports.mqtt, b"c", 5, properties=asked)
     await client.subscribe((b"#", 1))
     publisher = await RawClient.connect(ports.mqtt, b"p", 5)
@@ -86,7 +86,7 @@ async def test_a_client_that_allows_none_gets_none(ports: Ports, asked: bytes) -
         assert (message.topic, message.properties) == (TOPIC, b"")
 
 
-async def test_the_node_may_give_none(make_node: MakeNode) -> None:
+async def test_aliases_can_be_disabled(make_node: MakeNode) -> None:
     node = await make_node(mqtt__max_topic_aliases=0)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, properties=allowing(9))
     await client.subscribe((TOPIC, 0))
@@ -194,7 +194,7 @@ async def test_an_alias_makes_a_stream_smaller(ports: Ports) -> None:
 
 
 @given(st.integers(1, 4), st.lists(st.sampled_from([b"%d/topic" % i for i in range(8)] + [b"abc"]), max_size=60))
-def test_what_the_client_remembers_is_what_is_meant(maximum: int, topics: list[bytes]) -> None:
+def test_aliases_on_the_wire_resolve_to_the_right_topics(maximum: int, topics: list[bytes]) -> None:
     aliases = TopicAliases(maximum)
     client: dict[int, bytes] = {}
     for topic in topics:

@@ -113,7 +113,7 @@ async def test_a_window_of_a_long_backlog_is_all_that_is_loaded(node: Node, monk
     assert [message.payload for message in messages] == [b"%06d" % i for i in range(510)]
 
 
-async def test_who_acknowledges_nothing_holds_up_nobody(node: Node) -> None:
+async def test_a_session_that_acknowledges_nothing_delays_no_other(node: Node) -> None:
     node._sessions._catch_up.most_in_flight, node._sessions._catch_up.least_window = 64, 4
     names = await away(node, 12)
     await publish(node, 0, 200)
@@ -127,7 +127,7 @@ async def test_who_acknowledges_nothing_holds_up_nobody(node: Node) -> None:
     assert [len(held(node, name).exchanges.inflight) for name in names[1:]] == [64 // n for n in range(1, 12)]
 
 
-async def test_each_has_a_part_of_its_window_while_many_are_behind(node: Node) -> None:
+async def test_windows_shrink_while_many_sessions_are_behind(node: Node) -> None:
     node._sessions._catch_up.most_in_flight, node._sessions._catch_up.least_window = 40, 2
     names = await away(node, 10)
     await publish(node, 0, 100)
@@ -171,7 +171,9 @@ async def test_leaving_in_the_middle_and_coming_back(node: Node) -> None:
         assert sorted(set(got[name])) == [b"%06d" % i for i in range(600)]
 
 
-async def test_a_backlog_that_cannot_be_read_holds_up_nobody(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_backlog_that_cannot_be_read_delays_no_other_session(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its connection is closed, for it would get nothing any more; the session goes on with the next one."""
     names = await away(node, 1) + [b"other"]
     client = await back(node, b"other")
@@ -198,7 +200,9 @@ async def test_a_backlog_that_cannot_be_read_holds_up_nobody(node: Node, monkeyp
     assert len(await unlucky.take(50)) == 50
 
 
-async def test_what_expires_while_its_session_is_away_is_counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_that_expire_while_a_session_is_offline_are_counted(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = await away(node, 3)
     await publish(node, 0, 20, version=5, properties=b"\x02" + (60).to_bytes(4, "big"))
     await publish(node, 20, 30)
@@ -226,7 +230,7 @@ async def test_offline_sessions_cost_one_reference_and_no_object(make_node: Make
 
 
 @pytest.mark.parametrize("expiry", [0, EVER])
-async def test_who_has_replayed_is_behind_no_more(node: Node, expiry: int) -> None:
+async def test_a_session_that_finished_its_replay_is_not_behind(node: Node, expiry: int) -> None:
     """Nor does it make the windows of others smaller."""
     await publish(node, 0, 300)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=expiry)

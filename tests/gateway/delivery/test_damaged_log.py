@@ -126,7 +126,7 @@ async def test_a_replay_passes_over_damage_and_comes_to_the_present(
     await client.quiet()
 
 
-async def test_what_a_replay_has_open_of_what_is_damaged_is_counted_and_its_packet_id_is_free(
+async def test_an_unacknowledged_replayed_message_that_is_damaged_is_counted_and_frees_its_packet_id(
     make_node: MakeNode,
 ) -> None:
     node = await make_node(**SETTINGS)

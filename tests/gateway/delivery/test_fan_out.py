@@ -127,7 +127,7 @@ def silent(port: int, number: int, qos: int) -> socket.socket:
 
 
 @pytest.mark.slow
-async def test_five_hundred_who_do_not_read_do_not_hurt_those_who_do(node: Node) -> None:
+async def test_subscribers_that_do_not_read_do_not_delay_others(node: Node) -> None:
     quick = [await RawClient.connect(node.ports.mqtt, b"quick%d" % number) for number in range(3)]
     slow = [silent(node.ports.mqtt, number, number % 2) for number in range(SLOW)]
     try:

@@ -70,7 +70,7 @@ async def test_a_durable_session_passes_over_holes(make_node: MakeNode, topic_fi
     assert state.subscriptions[0].offset == 10
 
 
-async def test_what_is_in_flight_in_front_of_a_hole_is_sent_again(make_node: MakeNode) -> None:
+async def test_messages_in_flight_in_front_of_a_hole_are_resent(make_node: MakeNode) -> None:
     node = await make_node(**SETTINGS)
     client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=0xFFFF_FFFF)
     await client.subscribe((b"home/t", 1))

@@ -43,7 +43,7 @@ async def send(node: Node, client_id: bytes, *payloads: bytes, qos: int = 1) -> 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("version", [4, 5])
-async def test_it_reaches_that_client_and_no_other(node: Node, version: int, clean: bool, qos: int) -> None:
+async def test_an_inbox_message_reaches_its_client_only(node: Node, version: int, clean: bool, qos: int) -> None:
     options = {} if version == 4 or clean else {"expiry": EVER}
     client = await RawClient.connect(node.ports.mqtt, b"lamp", version, clean, **options)
     other = await RawClient.connect(node.ports.mqtt, b"lamp2")
@@ -63,7 +63,7 @@ async def test_any_client_id_will_do(node: Node, client_id: bytes) -> None:
     assert (message.topic, message.payload) == (inbox_of(client_id), b"x")
 
 
-async def test_a_session_that_is_away_gets_it_when_it_is_back(make_node: MakeNode) -> None:
+async def test_an_offline_session_gets_inbox_messages_later(make_node: MakeNode) -> None:
     node = await make_node()
     client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER)
     await client.disconnect()
@@ -84,7 +84,7 @@ async def test_a_session_that_is_away_gets_it_when_it_is_back(make_node: MakeNod
     assert [(s.topic_filter, s.qos, s.offset) for s in state.subscriptions] == [(b"$inbox/lamp", 2, 52)]
 
 
-async def test_nobody_there_is_said_and_the_message_stays_in_the_log(node: Node) -> None:
+async def test_an_inbox_without_a_session_answers_no_matching_subscribers(node: Node) -> None:
     assert await send(node, b"lamp", b"1") == [NOBODY]
     assert await send(node, b"lamp", b"2", qos=2) == [NOBODY]
     transient = await RawClient.connect(node.ports.mqtt, b"lamp")
@@ -123,7 +123,7 @@ async def test_a_new_session_begins_with_nothing(node: Node) -> None:
     assert [m.payload for m in await client.take(1)] == [b"new"]
 
 
-async def test_what_comes_while_a_session_is_being_opened(node: Node) -> None:
+async def test_inbox_messages_while_a_session_is_opened(node: Node) -> None:
     """Between its record and the moment that it is held."""
     renew, engine = node._authority.renew, node._engine
     assert engine is not None
@@ -144,7 +144,7 @@ async def test_what_comes_while_a_session_is_being_opened(node: Node) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_it_keeps_to_the_window_and_to_the_order(node: Node, clean: bool) -> None:
+async def test_inbox_messages_keep_the_window_and_the_order(node: Node, clean: bool) -> None:
     options = {} if clean else {"expiry": EVER}
     client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, clean, receive_maximum=3, **options)
     assert await send(node, b"lamp", *[b"%d" % i for i in range(40)]) == [0] * 40
@@ -218,7 +218,7 @@ async def test_an_expired_session_is_gone(node: Node) -> None:
     assert await send(node, b"lamp", b"late") == [NOBODY]
 
 
-async def test_what_may_come_again_after_a_crash_says_so(make_node: MakeNode) -> None:
+async def test_inbox_messages_that_may_repeat_after_a_crash_have_dup(make_node: MakeNode) -> None:
     """Of an inbox that began while its client was here: it goes no further than the log was told."""
     node = await make_node()
     client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER, receive_maximum=4)

@@ -173,7 +173,7 @@ def test_a_cursor_knows_which_messages_it_has_read() -> None:
     assert cursor.has_read(old)
 
 
-async def test_what_was_read_of_held_messages_is_forgotten_when_all_is_read(node: Node) -> None:
+async def test_the_record_of_released_messages_is_dropped_when_all_are_read(node: Node) -> None:
     """An idle subscriber keeps no place for what it once needed."""
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     await client.subscribe((b"a/t", 1))

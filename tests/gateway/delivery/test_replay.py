@@ -85,7 +85,7 @@ async def replay(client: RawClient, topic_filter: bytes, words: bytes, qos: int 
         *[(words, None) for words in (b"--5", b"+5", b"2023-13-01", b"\xd9\xa7", b"offset:" + b"9" * 30)],
     ],
 )
-def test_what_the_words_mean(words: bytes, place: ReplayStart | None) -> None:
+def test_the_meaning_of_from(words: bytes, place: ReplayStart | None) -> None:
     assert parse_start(words, b"t", NOW) == place
 
 
@@ -104,14 +104,16 @@ def test_an_offset_is_of_one_topic() -> None:
         *[(name, (b"", b"")) for name in (b"$replay//t", b"$replay/earliest/$share/g")],
     ],
 )
-def test_how_a_filter_is_split(topic_filter: bytes, parts: tuple[bytes, bytes]) -> None:
+def test_a_replay_filter_is_split_into_from_and_filter(topic_filter: bytes, parts: tuple[bytes, bytes]) -> None:
     assert split_replay(topic_filter) == parts
 
 
 @pytest.mark.parametrize("topic_filter", [b"home/bath", b"home/+", b"#"])
 @pytest.mark.parametrize("expiry", [0, EVER])
 @pytest.mark.parametrize("version", [4, 5])
-async def test_all_of_it_then_the_present(node: Node, version: int, expiry: int, topic_filter: bytes) -> None:
+async def test_a_replay_delivers_the_past_then_the_present(
+    node: Node, version: int, expiry: int, topic_filter: bytes
+) -> None:
     await publish(node, b"home/bath", *numbers(0, 500))
     properties = {"expiry": expiry} if version == 5 else {}
     client = await RawClient.connect(node.ports.mqtt, b"c", version, expiry == 0, **properties)
@@ -188,7 +190,7 @@ async def test_a_time_to_come_is_now(node: Node, topic_filter: bytes) -> None:
         (b"$delayed/5/a", b"earliest", 0x8F, 0x80),
     ],
 )
-async def test_what_cannot_be_replayed(
+async def test_filters_that_cannot_be_replayed(
     node: Node, topic_filter: bytes, words: bytes, reason: int, reason_311: int
 ) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
@@ -203,7 +205,7 @@ async def test_what_cannot_be_replayed(
         assert await form.subscribe((b"$replay/" + words + b"/" + topic_filter, 1)) == b"\x8f"
 
 
-async def test_so_many_at_once(make_node: MakeNode) -> None:
+async def test_wildcard_replays_of_a_session_are_limited(make_node: MakeNode) -> None:
     node = await make_node(mqtt__max_replays=2)
     await publish(node, b"a/b", *numbers(0, 300))
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, receive_maximum=1)
@@ -234,7 +236,7 @@ async def drain(client: RawClient, count: int, window: int) -> list[Message]:
 
 @pytest.mark.parametrize("expiry", [0, EVER])
 @pytest.mark.parametrize("topic_filter", [b"a/b", b"a/#"])
-async def test_it_keeps_to_the_receive_maximum(node: Node, topic_filter: bytes, expiry: int) -> None:
+async def test_a_replay_keeps_to_the_receive_maximum(node: Node, topic_filter: bytes, expiry: int) -> None:
     await publish(node, b"a/b", *numbers(0, 60))
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, not expiry, expiry=expiry, receive_maximum=5)
     await replay(client, topic_filter, b"earliest")
@@ -244,7 +246,7 @@ async def test_it_keeps_to_the_receive_maximum(node: Node, topic_filter: bytes, 
 
 
 @pytest.mark.parametrize("topic_filter", [b"a/b", b"a/#"])
-async def test_a_durable_session_goes_on_where_it_was(make_node: MakeNode, topic_filter: bytes) -> None:
+async def test_the_replay_of_a_durable_session_continues_where_it_was(make_node: MakeNode, topic_filter: bytes) -> None:
     """Disconnected on the way, with messages open; the node is started anew meanwhile."""
     node = await make_node()
     await publish(node, b"a/b", *numbers(0, 100))
@@ -352,7 +354,7 @@ async def test_an_exchange_that_was_recorded_is_finished_after_a_kill(make_node:
     await until(lambda: not (session.subscriptions[b"a/#"].replay_cursor is not None or session.exchanges.inflight))
 
 
-async def test_after_a_kill_what_was_not_acknowledged_comes_again(make_node: MakeNode) -> None:
+async def test_after_a_kill_unacknowledged_messages_come_again(make_node: MakeNode) -> None:
     """With QoS 1 under the same packet ids, and with DUP (MQTT-3.3.1-1, MQTT-4.4.0-1)."""
     node = await make_node()
     await publish(node, b"a/b", *numbers(0, 30))
@@ -370,7 +372,7 @@ async def test_after_a_kill_what_was_not_acknowledged_comes_again(make_node: Mak
     await client.quiet()
 
 
-async def test_it_survives_that_the_node_is_killed(make_node: MakeNode) -> None:
+async def test_a_replay_survives_a_kill(make_node: MakeNode) -> None:
     """No last record: what was recorded on the way counts, so that some come twice and none is missing."""
     node = await make_node()
     await publish(node, b"a/b", *numbers(0, 50))
@@ -441,7 +443,7 @@ async def test_retained_values_come_in_their_place_and_once(node: Node, topic_fi
 
 @pytest.mark.parametrize("topic_filter", [b"a/b", b"a/#"])
 @pytest.mark.parametrize("expiry", [0, EVER])
-async def test_unsubscribing_ends_it(node: Node, topic_filter: bytes, expiry: int) -> None:
+async def test_unsubscribing_ends_a_replay(node: Node, topic_filter: bytes, expiry: int) -> None:
     await publish(node, b"a/b", *numbers(0, 100))
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, not expiry, expiry=expiry, receive_maximum=5)
     await replay(client, topic_filter, b"earliest")
@@ -457,7 +459,7 @@ async def test_unsubscribing_ends_it(node: Node, topic_filter: bytes, expiry: in
 
 
 @pytest.mark.parametrize("expiry", [0, EVER])
-async def test_unsubscribed_before_it_began(node: Node, expiry: int) -> None:
+async def test_unsubscribing_before_a_replay_begins(node: Node, expiry: int) -> None:
     await publish(node, b"a/b", *numbers(0, 10))
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, not expiry, expiry=expiry)
     client.send(subscribe(5, b"a/#", b"earliest"), wire.unsubscribe(5, 2, b"a/#"))
@@ -490,7 +492,7 @@ async def test_a_log_that_cannot_be_read_closes_the_connection(
     assert payloads(await client.take(10)) == numbers(0, 10)
 
 
-async def test_what_was_reclaimed_is_counted(make_node: MakeNode) -> None:
+async def test_reclaimed_messages_of_a_replay_are_counted(make_node: MakeNode) -> None:
     node = await make_node(store__segment_size=80 << 10, mqtt__max_packet_size=8000, store__retention_bytes=1)
     await publish(node, b"a/b", *[b"%d" % i + b"." * 2000 for i in range(100)])
     await engine_of(node).enforce_retention()
@@ -507,7 +509,7 @@ async def test_what_was_reclaimed_is_counted(make_node: MakeNode) -> None:
 
 
 @pytest.mark.parametrize("stays", [True, False])
-async def test_retention_overtakes_it(make_node: MakeNode, stays: bool) -> None:
+async def test_retention_overtakes_a_replay(make_node: MakeNode, stays: bool) -> None:
     """All that was left of the history is gone: the subscription goes on with its queue at once."""
     node = await make_node(
         store__segment_size=68 << 10, store__retention_bytes=1, store__partitions=1, mqtt__max_packet_size=1024
@@ -535,7 +537,7 @@ async def test_retention_overtakes_it(make_node: MakeNode, stays: bool) -> None:
     await client.quiet()
 
 
-async def test_what_a_parent_s_age_hides_is_hidden(make_node: MakeNode) -> None:
+async def test_a_replay_leaves_out_messages_beyond_the_age_of_their_parent(make_node: MakeNode) -> None:
     node = await make_node(store__retention_parents={"young": 1, "old": 1_000_000})
     for topic in (b"young/t", b"old/t"):
         await publish(node, topic, b"1")
@@ -592,7 +594,7 @@ async def test_many_replay_at_once(crowd: Node) -> None:
 
 @pytest.mark.parametrize("topic_filter", [b"a/b", b"a/+"])
 @pytest.mark.parametrize("expiry", [0, EVER])
-async def test_what_was_sent_of_the_past_is_counted(node: Node, topic_filter: bytes, expiry: int) -> None:
+async def test_replayed_messages_are_counted(node: Node, topic_filter: bytes, expiry: int) -> None:
     await publish(node, b"a/b", *numbers(0, 7), bytes(200))
     limit = b"\x27" + (100).to_bytes(4, "big")  # maximum packet size
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=expiry, properties=limit)

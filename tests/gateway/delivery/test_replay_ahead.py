@@ -58,7 +58,7 @@ async def test_a_quiet_parent_in_a_busy_log_is_found_at_once(
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_nothing_is_passed_over(make_node: MakeNode, seed: int) -> None:
+async def test_a_replay_passes_over_no_message(make_node: MakeNode, seed: int) -> None:
     """Between messages of others, some held, let in by one record or copied; and beside what comes meanwhile."""
     chance = random.Random(seed)
     node = await make_node(store__partitions=chance.choice([1, 4]))
@@ -100,7 +100,7 @@ async def test_nothing_is_passed_over(make_node: MakeNode, seed: int) -> None:
     await client.quiet()
 
 
-async def test_where_there_is_little_to_gain_looks_are_rare() -> None:
+async def test_reading_ahead_is_rare_if_it_gains_little() -> None:
     history = ReplayCursor(b"mine/+", 0, 1 << 40, True)
     looks = 0
     for _ in range(1000):

@@ -110,7 +110,7 @@ def check(device: Device, expected: list[bytes]) -> None:
 
 @pytest.mark.mqtt5("4.3.3-3", "4.3.3-5")
 @pytest.mark.parametrize("how", ["crash", "disconnect", "drop"])
-async def test_it_goes_on_where_it_was(make_node: MakeNode, how: str) -> None:
+async def test_a_wildcard_replay_continues_where_it_was(make_node: MakeNode, how: str) -> None:
     """The connection, or the node, ends in each part of the log, with a window of one."""
     node = await make_node()
     expected = await history(node, 2)

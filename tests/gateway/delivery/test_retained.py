@@ -15,7 +15,7 @@ RETAIN_AS_PUBLISHED, NO_LOCAL = 0x08, 0x04
 @pytest.mark.mqtt5("3.3.1-5", "3.3.1-6", "3.3.1-7", "3.3.1-8", "3.3.1-12")
 @pytest.mark.mqtt311("3.3.1-5", "3.3.1-6", "3.3.1-7", "3.3.1-8", "3.3.1-9", "3.3.1-10", "3.3.1-11", "3.3.1-12")
 @pytest.mark.parametrize("version", [4, 5])
-async def test_set_replaced_and_cleared(ports: Ports, version: int) -> None:
+async def test_a_retained_message_is_set_replaced_and_cleared(ports: Ports, version: int) -> None:
     """MQTT-3.3.1-5 to -8: the last one is kept; RETAIN is set on what a new subscription gets, not on live ones."""
     publisher = await RawClient.connect(ports.mqtt, b"p", version)
     early = await RawClient.connect(ports.mqtt, b"early", version)

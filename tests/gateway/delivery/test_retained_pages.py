@@ -59,7 +59,7 @@ async def test_messages_wait_for_all_values(node: Node, durable: bool, window: i
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_value_that_is_replaced_meanwhile_comes_once_as_the_message_it_is(node: Node, durable: bool) -> None:
+async def test_a_value_replaced_meanwhile_comes_once_as_a_live_message(node: Node, durable: bool) -> None:
     await keep(node, 50)
     client = await come(node, durable, 1)
     first = await held_up(client, (b"r/+", 1))
@@ -117,7 +117,7 @@ async def test_values_that_are_published_right_behind_the_subscription_come_once
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_unsubscribing_in_the_middle_ends_it(node: Node, durable: bool) -> None:
+async def test_unsubscribing_ends_a_long_retained_answer(node: Node, durable: bool) -> None:
     await keep(node, 100)
     client = await come(node, durable, 1)
     first = await held_up(client, (b"r/+", 1), (b"r/00099", 1))

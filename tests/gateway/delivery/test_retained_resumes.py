@@ -198,7 +198,7 @@ async def test_messages_still_follow_the_values_on_the_next_connection(make_node
     assert (b"r/00052", b"old") not in seen
 
 
-async def test_unsubscribing_ends_it(make_node: MakeNode) -> None:
+async def test_unsubscribing_ends_an_unfinished_retained_answer(make_node: MakeNode) -> None:
     node = await make_node()
     await keep(node, 60)
     client = await come(node, 1)
@@ -213,7 +213,7 @@ async def test_unsubscribing_ends_it(make_node: MakeNode) -> None:
     await client.quiet()
 
 
-async def test_who_asks_again_begins_anew_and_who_wants_no_more_than_qos_0_is_owed_nothing(node: Node) -> None:
+async def test_subscribing_again_restarts_the_answer_and_qos_0_drops_it(node: Node) -> None:
     await keep(node, 60)
     client = await come(node, 5)
     await subscribed(client, (b"r/+", 1))

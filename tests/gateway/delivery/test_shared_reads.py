@@ -12,7 +12,7 @@ def queue_range(asked: int, first: int, count: int, size: int = 10) -> QueueRang
     return QueueRange(asked, Fetched(first, count, data, Bounds(0, 1000)))
 
 
-def test_what_was_read_is_found_at_each_of_its_offsets_and_nowhere_else() -> None:
+def test_a_read_is_found_at_its_offsets_only() -> None:
     kept = SharedReads()
     read = queue_range(3, 3, 7)
     kept.keep(b"q", read)
@@ -21,7 +21,7 @@ def test_what_was_read_is_found_at_each_of_its_offsets_and_nowhere_else() -> Non
     assert [message.payload for message in read.messages] == [bytes(10)] * 7
 
 
-def test_what_is_gone_in_front_is_part_of_the_range() -> None:
+def test_reclaimed_offsets_in_front_belong_to_the_range() -> None:
     kept = SharedReads()
     read = queue_range(2, 5, 1)
     kept.keep(b"q", read)
@@ -41,7 +41,7 @@ def test_a_block_takes_several_reads() -> None:
     assert kept.size == sum(part.size for part in parts)
 
 
-def test_a_later_read_takes_the_place_of_those_that_it_covers() -> None:
+def test_a_later_read_replaces_those_that_it_covers() -> None:
     kept = SharedReads()
     for first in (0, 5, 10):
         kept.keep(b"q", queue_range(first, first, 5))
@@ -80,7 +80,7 @@ def test_the_oldest_go_when_there_is_no_room() -> None:
     assert kept.find(b"q", 3999 * BLOCK) is None
 
 
-def test_one_that_is_larger_than_all_room_is_kept_alone() -> None:
+def test_a_read_larger_than_the_cache_is_kept_alone() -> None:
     kept = SharedReads()
     kept.keep(b"q", queue_range(0, 0, 1))
     large = queue_range(BLOCK, BLOCK, 1, ranges._MAX_BYTES)

@@ -64,7 +64,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
     return made
 
 
-def test_each_is_looked_at_in_its_time_and_not_again(loop: Loop) -> None:
+def test_each_deadline_fires_once_in_time(loop: Loop) -> None:
     looked: list[tuple[Watched, float]] = []
     watch = ConnectionTimer(loop, lambda each, _late: looked.append((each, loop.now)))  # type: ignore[arg-type,return-value]
     seconds = [3.0, 0.3, 10.0, 0.3, 7.5, 0.0]
@@ -79,7 +79,7 @@ def test_each_is_looked_at_in_its_time_and_not_again(loop: Loop) -> None:
     assert not loop.later
 
 
-def test_what_is_dropped_or_put_off_is_not_looked_at_before(loop: Loop) -> None:
+def test_cancelled_and_postponed_deadlines_do_not_fire_early(loop: Loop) -> None:
     looked: list[tuple[Watched, float]] = []
     watch = ConnectionTimer(loop, lambda each, _late: looked.append((each, loop.now)))  # type: ignore[arg-type,return-value]
     dropped, put_off, hastened = Watched(), Watched(), Watched()
@@ -112,7 +112,7 @@ def test_many_at_once_are_looked_at_in_slices_and_one_that_goes_meanwhile_is_not
     assert len(looked) == 1
 
 
-def test_it_says_how_late_it_is(loop: Loop) -> None:
+def test_the_timer_reports_its_delay(loop: Loop) -> None:
     late: list[float] = []
     watch = ConnectionTimer(loop, lambda _, seconds: late.append(seconds))  # type: ignore[arg-type]
     watch.set(Watched(), 1.0)  # type: ignore[arg-type]

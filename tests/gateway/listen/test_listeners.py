@@ -27,7 +27,7 @@ async def unix_client(path: Path, version: int = 5) -> RawClient:
     return RawClient(version, reader, writer)
 
 
-async def test_each_has_its_address_and_they_share_the_node(make_node: MakeNode, tmp_path: Path) -> None:
+async def test_listeners_have_own_addresses_and_share_the_node(make_node: MakeNode, tmp_path: Path) -> None:
     path = tmp_path / "mqtt.sock"
     node = await make_node(
         mqtt__listeners=[
@@ -249,7 +249,7 @@ async def test_a_proxied_websocket(make_node: MakeNode, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("first", [connect(4, b"c"), b"PROXY TCP4 1.2.3.4\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\0\0\0"])
-async def test_without_a_header_nobody_is_served(make_node: MakeNode, first: bytes) -> None:
+async def test_connections_without_a_proxy_header_are_closed(make_node: MakeNode, first: bytes) -> None:
     node = await make_node(mqtt__listeners=[proxied()])
     client = await RawClient.open(port_of(node, "proxied"))
     client.send(first)

@@ -91,7 +91,7 @@ async def test_more_than_one_turn_reads(pair: Pair) -> None:
     assert pair.receiver.received == sent
 
 
-async def test_what_comes_while_reading_is_paused_is_read_later(pair: Pair) -> None:
+async def test_bytes_received_while_reading_is_paused_are_read_later(pair: Pair) -> None:
     loop = asyncio.get_running_loop()
     pair.stream.pause_reading()
     await loop.sock_sendall(pair.client, b"while paused")
@@ -190,7 +190,7 @@ async def test_a_closing_client_that_resets_is_not_waited_for(pair: Pair) -> Non
 
 
 @pytest.mark.parametrize("pair", ["tcp"], indirect=True)
-async def test_who_resets_while_it_is_not_read_is_not_waited_for(pair: Pair) -> None:
+async def test_a_reset_while_reading_is_paused_closes(pair: Pair) -> None:
     pair.stream.pause_reading()
     await asyncio.get_running_loop().sock_sendall(pair.client, b"never read")
     pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
@@ -199,7 +199,7 @@ async def test_who_resets_while_it_is_not_read_is_not_waited_for(pair: Pair) -> 
 
 
 @pytest.mark.parametrize("pair", ["tcp"], indirect=True)
-async def test_who_resets_and_is_read_no_more_after_a_part_is_not_waited_for(pair: Pair) -> None:
+async def test_a_reset_after_a_partial_read_closes(pair: Pair) -> None:
     pair.receiver.on_data = lambda _: pair.stream.pause_reading()
     pair.client.send(b"a part")
     pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
@@ -208,7 +208,7 @@ async def test_who_resets_and_is_read_no_more_after_a_part_is_not_waited_for(pai
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-async def test_who_sends_no_more_and_takes_nothing_is_not_waited_for(
+async def test_a_half_closed_peer_that_reads_nothing_is_closed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, is_read: bool
 ) -> None:
     monkeypatch.setattr("gateway.listen._streams.LINGER_SECONDS", 0.01)
@@ -253,7 +253,7 @@ class HeldClock:
         callback(*arguments)
 
 
-async def test_who_sends_no_more_and_takes_what_waits_has_the_time_for_it() -> None:
+async def test_a_half_closed_peer_that_reads_gets_the_rest() -> None:
     clock = HeldClock()
     streams = Streams(clock, lambda receiver: receiver.gone.set())  # type: ignore[arg-type, attr-defined]
     pair = Pair(streams, tcp=False)
@@ -274,7 +274,7 @@ async def test_who_sends_no_more_and_takes_what_waits_has_the_time_for_it() -> N
     streams.close()
 
 
-async def test_writing_to_who_is_gone_ends_the_stream(pair: Pair) -> None:
+async def test_writing_to_a_closed_peer_ends_the_stream(pair: Pair) -> None:
     pair.stream.pause_reading()
     pair.client.close()
 
@@ -303,7 +303,7 @@ async def test_a_fault_ends_its_own_stream_only(streams: Streams, caplog: pytest
     bad.client.close()
 
 
-async def test_closing_all_closes_sockets_and_tells_nobody(streams: Streams) -> None:
+async def test_closing_all_closes_sockets_without_callbacks(streams: Streams) -> None:
     pair = Pair(streams, False)
     streams.close()
     streams.close()

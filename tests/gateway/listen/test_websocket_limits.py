@@ -44,7 +44,7 @@ async def upgrades(node: Node) -> None:
         assert socket.protocol == "mqtt"
 
 
-async def test_who_says_nothing_makes_room_for_who_does(make_node: MakeNode) -> None:
+async def test_silent_connections_make_room_for_active_ones(make_node: MakeNode) -> None:
     node = await make_node()
     held = [await idle(node) for _ in range(LIMIT + 3)]
     assert len(node._devices.websocket.waiting) == LIMIT
@@ -57,7 +57,7 @@ async def test_who_says_nothing_makes_room_for_who_does(make_node: MakeNode) -> 
     await until(lambda: not (admission.opening or admission.open))
 
 
-async def test_who_opens_many_is_in_his_own_way_only(make_node: MakeNode) -> None:
+async def test_many_connections_from_one_address_displace_each_other_only(make_node: MakeNode) -> None:
     node = await make_node()
     other = await idle(node, "127.0.0.2")
     held = [await idle(node) for _ in range(2 * LIMIT)]

@@ -242,7 +242,7 @@ def test_publish_comes_back(
 
 @VERSIONS
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_parts_are_the_whole(version: int, qos: int) -> None:
+def test_encoded_parts_equal_the_whole_packet(version: int, qos: int) -> None:
     head, tail = encode.publish_parts(version, b"a/b", b"payload", qos, True, True, wire.pair(b"a", b"b"), (1, 300))
     packet_id = b"\x00\x07" if qos else b""
     block = b"\x0b\x01\x0b\xac\x02" + wire.pair(b"a", b"b")
@@ -262,7 +262,7 @@ def test_paho_reads_a_message() -> None:
     }
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_a_packet_that_is_too_large_is_refused() -> None:
     with pytest.raises(ValueError, match="65535"):
         encode.publish(5, b"t" * 65_536, b"")
     with pytest.raises(ValueError, match="variable byte integer"):
@@ -281,7 +281,7 @@ def sent_by_paho(version: int, action: str, *args: object, **kwargs: object) -> 
 
 
 @VERSIONS
-def test_what_paho_sends_is_understood(version: int) -> None:
+def test_packets_of_paho_are_decoded(version: int) -> None:
     properties = None
     if version == 5:
         properties = Properties(PacketTypes.PUBLISH)

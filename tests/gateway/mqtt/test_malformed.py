@@ -296,7 +296,7 @@ def test_bad_connect(data: bytes, reason: int, version: int) -> None:
 
 @pytest.mark.parametrize(("data", "reason", "version"), AFTER_CONNECT)
 @pytest.mark.parametrize("size", [1 << 20, 1])
-def test_bad_packet_loses_nothing_before_it(data: bytes, reason: int, version: int, size: int) -> None:
+def test_packets_before_a_malformed_one_are_delivered(data: bytes, reason: int, version: int, size: int) -> None:
     decoder = Decoder(topic_alias_maximum=5)
     data = wire.connect_packet(version) + b"\xc0\x00" + wire.publish(version, b"t") + data + b"\xc0\x00"
     packets: list[Packet] = []

@@ -74,13 +74,13 @@ def test_the_alias_is_taken_out(before: MessageProperties, after: MessagePropert
         MessageProperties(message_expiry=1 << 32),
     ],
 )
-def test_what_mqtt_can_not_say(message: MessageProperties) -> None:
+def test_properties_that_mqtt_cannot_express(message: MessageProperties) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  each has its own text
         build_message_block(message)
 
 
 @pytest.mark.parametrize("block", [b"\x23\x00\x01", b"\x0b\x01", b"\x01", b"\x26\x00", b"\x00", b"\x02\x00\x00\x00"])
-def test_what_is_no_message_block(block: bytes) -> None:
+def test_malformed_property_blocks(block: bytes) -> None:
     with pytest.raises(ProtocolError):
         read_message_block(block)
 

@@ -32,7 +32,7 @@ def closed(listening: socket.socket) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("take", WAYS)
-async def test_those_who_wait_are_taken_one_by_one(listening: socket.socket, take: Accept) -> None:
+async def test_waiting_connections_are_accepted_one_by_one(listening: socket.socket, take: Accept) -> None:
     assert take(listening.fileno()) == -1
     clients = [socket.create_connection(listening.getsockname()) for _ in range(2)]
     places = []
@@ -49,7 +49,7 @@ async def test_those_who_wait_are_taken_one_by_one(listening: socket.socket, tak
 
 
 @pytest.mark.parametrize("take", WAYS)
-async def test_who_is_gone_again_is_nobody_or_a_connection_that_ends(listening: socket.socket, take: Accept) -> None:
+async def test_accepting_a_connection_that_was_reset(listening: socket.socket, take: Accept) -> None:
     client = socket.create_connection(listening.getsockname())
     client.close()
     with socket.socket(fileno=take(listening.fileno())) as served:
@@ -57,7 +57,7 @@ async def test_who_is_gone_again_is_nobody_or_a_connection_that_ends(listening: 
 
 
 @pytest.mark.parametrize("take", WAYS)
-def test_what_cannot_be_is_an_error(take: Accept) -> None:
+def test_invalid_addresses_are_errors(take: Accept) -> None:
     reading, writing = os.pipe()
     try:
         with pytest.raises(OSError, match="socket") as raised:

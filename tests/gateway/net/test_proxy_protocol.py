@@ -122,7 +122,7 @@ def test_garbage_is_refused_or_incomplete_and_never_grows(data: bytes, draw: st.
         v2(0, 0x11, bytes(4097)),
     ],
 )
-def test_what_is_no_header(data: bytes) -> None:
+def test_malformed_headers(data: bytes) -> None:
     header = ProxyHeader()
     with pytest.raises(ProxyError):
         header.feed(data)

@@ -252,7 +252,7 @@ async def test_websocket_over_tls_and_a_proxy_before_tls(make_node: MakeNode, au
 
 
 @pytest.mark.parametrize("what", ["missing", "mismatch", "garbage", "password", "authority"])
-def test_what_cannot_be_used_is_named_at_the_start(
+def test_unusable_tls_files_are_named_at_the_start(
     authority: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str
 ) -> None:
     file, key = pair(authority, "server")

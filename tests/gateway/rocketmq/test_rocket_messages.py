@@ -103,7 +103,7 @@ def test_mqtt_has_fields_for_some_properties() -> None:
     assert dict(found.message(TOPIC).user_properties) == {**user, "clientId": "service"}
 
 
-def test_without_a_topic_of_its_own_it_is_the_parent_topic_at_qos_1() -> None:
+def test_a_message_without_an_mqtt_topic_goes_to_the_parent_topic_at_qos_1() -> None:
     found = stored(message())
     assert (found.topic, found.flags & FLAG_QOS) == (b"home", 1)
 

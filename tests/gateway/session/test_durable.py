@@ -62,7 +62,7 @@ async def test_session_present_and_subscriptions_survive_a_restart(make_node: Ma
 @pytest.mark.mqtt5("3.3.1-1", "4.3.2-3", "4.4.0-1")
 @pytest.mark.mqtt311("2.3.1-4", "3.3.1-1", "4.4.0-1")
 @pytest.mark.parametrize("version", [4, 5])
-async def test_what_is_not_acknowledged_comes_again_with_its_packet_id_and_dup(node: Node, version: int) -> None:
+async def test_unacknowledged_messages_are_resent_with_packet_id_and_dup(node: Node, version: int) -> None:
     """MQTT-4.4.0-1, 3.3.1-1; what is acknowledged does not; acknowledgements may come in any order."""
     client = await durable(node, version=version)
     await client.subscribe((b"t", 1))
@@ -324,7 +324,7 @@ async def test_taking_over_with_messages_in_flight(node: Node, qos: int) -> None
     await new.settle()
 
 
-async def test_many_takeovers_at_once_leave_one(node: Node) -> None:
+async def test_many_takeovers_at_once_leave_one_connection(node: Node) -> None:
     clients = [await RawClient.open(node.ports.mqtt, 5) for _ in range(20)]
     for client in clients:
         client.send(connect(5, b"d", False, expiry=EVER))
@@ -352,7 +352,7 @@ async def test_a_retained_message_in_flight_comes_again_as_retained(node: Node) 
     assert (again.payload, again.packet_id, again.dup, again.retain) == (b"kept", sent.packet_id, True, True)
 
 
-async def test_qos_0_in_between_does_not_hold_it_up(node: Node) -> None:
+async def test_qos_0_messages_in_between_do_not_delay_the_cursor(node: Node) -> None:
     """More messages than a cursor may be ahead of what the log knows; with QoS 0 it hears of none."""
     client = await durable(node, receive_maximum=4)
     await client.subscribe((b"t", 1))

@@ -66,7 +66,7 @@ async def acknowledge(device: Device, kind: int) -> None:
 @pytest.mark.mqtt311("3.10.4-3", "4.3.3-1")
 @pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
 @pytest.mark.parametrize("completes", [False, True])
-async def test_what_is_on_its_way_is_finished(make_node: MakeNode, way: str, completes: bool) -> None:
+async def test_exchanges_of_an_ended_subscription_are_finished(make_node: MakeNode, way: str, completes: bool) -> None:
     """The younger one passed it behind a message that is not acknowledged, so the log does not know."""
     node = await make_node()
     device, publisher = await start(node)
@@ -83,7 +83,7 @@ async def test_what_is_on_its_way_is_finished(make_node: MakeNode, way: str, com
 
 @pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
 @pytest.mark.parametrize("kills", [False, True])
-async def test_right_after_a_restart_when_it_has_read_nothing_yet(make_node: MakeNode, way: str, kills: bool) -> None:
+async def test_ending_a_subscription_right_after_a_restart(make_node: MakeNode, way: str, kills: bool) -> None:
     """Messages of QoS 2 wait to be sent again, one of QoS 1 may have been sent, and of some nothing is left to do."""
     node = await make_node()
     device, publisher = await start(node)
@@ -118,7 +118,7 @@ async def test_of_qos_1_nothing_is_lost_that_a_younger_one_went_past(make_node: 
 
 @pytest.mark.mqtt5("4.3.2-1")
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_what_it_went_past_with_qos_0_is_the_others(make_node: MakeNode, qos: int) -> None:
+async def test_messages_passed_with_qos_0_are_sent_by_the_other_subscription(make_node: MakeNode, qos: int) -> None:
     """Its cursor is not in the log, and sends nothing that another one sends: that is not lost with its end."""
     node = await make_node()
     device, publisher = await start(node)
@@ -135,7 +135,7 @@ async def test_what_it_went_past_with_qos_0_is_the_others(make_node: MakeNode, q
 
 @pytest.mark.mqtt5("4.3.2-1", "4.3.3-3")
 @pytest.mark.parametrize("kills", [False, True])
-async def test_rules_that_end_it_leave_the_other_one_what_is_its_own(make_node: MakeNode, kills: bool) -> None:
+async def test_rules_that_end_a_subscription_leave_the_other_its_messages(make_node: MakeNode, kills: bool) -> None:
     """n/# may be subscribed to no more, and n/b may: what both match comes."""
     node = await make_node()
     device = Device(node.ports.mqtt, b"d", 4, 100)
@@ -213,7 +213,7 @@ async def test_a_busy_store_hears_of_its_end_when_the_connection_ends(make_node:
 
 @pytest.mark.mqtt5("3.3.4-2")
 @pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
-async def test_what_all_have_passed_does_not_come_again(make_node: MakeNode, way: str) -> None:
+async def test_messages_that_all_cursors_passed_do_not_come_again(make_node: MakeNode, way: str) -> None:
     node = await make_node()
     device, publisher = await start(node)
     await publisher.burst([b"n/b"] * 3, [1, 2, 2])

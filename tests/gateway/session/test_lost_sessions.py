@@ -36,7 +36,7 @@ async def recorded(node: Node) -> None:
 @pytest.mark.mqtt311("3.3.1-1", "4.4.0-1", "4.6.0-1")
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("topic_filter", [b"t", b"+"])
-async def test_what_was_sent_comes_again_with_dup_and_its_packet_id(
+async def test_sent_messages_come_again_with_dup_and_their_packet_id(
     make_node: MakeNode, version: int, topic_filter: bytes
 ) -> None:
     """Also what was acknowledged, but not recorded as such; once it is recorded it does not come."""
@@ -118,7 +118,7 @@ async def test_a_fast_session_is_not_held_up_by_its_reach(node: Node) -> None:
 
 
 @pytest.mark.mqtt5("3.3.1-1", "4.4.0-1")
-async def test_the_mark_outlives_connections_that_end_before_it_is_passed(make_node: MakeNode) -> None:
+async def test_the_dup_mark_outlives_connections_that_end_before_it(make_node: MakeNode) -> None:
     node = await make_node()
     client = await durable(node)
     await client.subscribe((b"t", 1))
@@ -352,7 +352,7 @@ async def test_two_filters_whose_packet_ids_are_the_same(make_node: MakeNode) ->
 
 @pytest.mark.mqtt5("4.4.0-1")
 @pytest.mark.mqtt311("4.4.0-1")
-async def test_what_was_never_sent_takes_no_packet_id_that_may_have_been(make_node: MakeNode) -> None:
+async def test_new_messages_use_no_packet_id_that_may_be_in_use(make_node: MakeNode) -> None:
     first, second = b"z", alike(b"z", b"a")
     node = await make_node()
     client = await durable(node)
@@ -371,7 +371,7 @@ async def test_what_was_never_sent_takes_no_packet_id_that_may_have_been(make_no
 @pytest.mark.mqtt5("3.8.4-4", "4.1.0-1", "4.4.0-1")
 @pytest.mark.parametrize("then", [[0], [0, 1]])
 @pytest.mark.parametrize("topic_filter", [b"t", b"+"])
-async def test_what_is_on_its_way_when_its_subscription_gets_qos_0_comes_again(
+async def test_messages_in_flight_come_again_though_the_subscription_is_now_qos_0(
     make_node: MakeNode, topic_filter: bytes, then: list[int]
 ) -> None:
     """There is no cursor any more that would come by it."""

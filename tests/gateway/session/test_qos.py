@@ -149,7 +149,7 @@ async def test_a_packet_id_that_is_in_use_stands_for_nothing_else(node: Node) ->
     assert [(await subscriber.message()).payload for _ in range(2)] == [b"x", b"y"]
 
 
-async def test_what_3_1_1_sends_with_a_packet_id_in_use_is_not_lost(node: Node) -> None:
+async def test_a_3_1_1_message_with_a_packet_id_in_use_is_not_lost(node: Node) -> None:
     """It has no way to be told: the message is taken."""
     client = await RawClient.connect(node.ports.mqtt, b"p")
     subscriber = await RawClient.connect(node.ports.mqtt, b"s")

@@ -28,7 +28,7 @@ async def publish(node: Node, *payloads: bytes, qos: int, properties: bytes = b"
 @pytest.mark.mqtt5("3.3.1-1", "4.3.3-3", "4.3.3-4", "4.3.3-5", "4.3.3-6", "4.4.0-1")
 @pytest.mark.mqtt311("3.3.1-1", "4.3.3-1", "4.4.0-1")
 @VERSIONS
-async def test_each_step_of_qos_2_is_taken_again_from_where_it_broke(node: Node, version: int) -> None:
+async def test_a_qos_2_exchange_resumes_at_each_step(node: Node, version: int) -> None:
     client = await connect(node, version)
     await client.subscribe((b"t", 2))
     await publish(node, b"x", qos=2)
@@ -55,7 +55,7 @@ async def test_each_step_of_qos_2_is_taken_again_from_where_it_broke(node: Node,
 
 @pytest.mark.mqtt5("4.4.0-1")
 @pytest.mark.parametrize("expiry", [0, 1000])
-async def test_nothing_is_sent_again_while_the_connection_lasts(node: Node, expiry: int) -> None:
+async def test_nothing_is_resent_on_the_same_connection(node: Node, expiry: int) -> None:
     """However long an acknowledgement takes, and whatever else is acknowledged and sent."""
     client = await connect(node, expiry=expiry)
     await client.subscribe((b"t", 2))
@@ -91,7 +91,7 @@ async def test_a_refusal_acknowledges_too(node: Node, qos: int, kind: int, reaso
 
 @pytest.mark.mqtt5("4.3.3-7", "3.3.2-6")
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_what_was_sent_does_not_expire(node: Node, monkeypatch: pytest.MonkeyPatch, qos: int) -> None:
+async def test_sent_messages_do_not_expire(node: Node, monkeypatch: pytest.MonkeyPatch, qos: int) -> None:
     """It is sent again with nothing left of its time; what was not sent is not."""
     client = await connect(node)
     await client.subscribe((b"t", 2))

@@ -114,7 +114,7 @@ async def test_hand_over_that_is_refused_is_tried_again_at_once(
     assert node.counters.shared_returned == 1
 
 
-async def test_what_waits_at_a_tick_goes_to_a_member_with_room(
+async def test_waiting_messages_go_to_a_member_with_room_at_a_tick(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is handed over, and neither renewed nor given back: the store would refuse to hand it over then."""
@@ -171,7 +171,7 @@ async def test_qos_2_goes_to_no_other_when_the_session_ends(node: Node, clean: b
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_what_is_handed_over_counts_until_it_is_completed(make_node: MakeNode, clean: bool) -> None:
+async def test_handed_over_messages_count_until_they_are_completed(make_node: MakeNode, clean: bool) -> None:
     node = await make_node(mqtt__max_shared_in_flight=3)
     first = await RawClient.connect(node.ports.mqtt, b"m", 5, clean, expiry=0 if clean else 100)
     await first.subscribe((GROUP, 2))

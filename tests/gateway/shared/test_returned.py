@@ -28,7 +28,7 @@ async def test_broken_connection_gives_back_at_once(node: Node) -> None:
     await until_groups(node, {GROUP: 0})
 
 
-async def test_silent_member_loses_what_it_has(make_node: MakeNode) -> None:
+async def test_a_silent_member_loses_its_messages(make_node: MakeNode) -> None:
     """It is connected, and acknowledges nothing for a while; then it is late, and nobody minds."""
     node = await make_node(mqtt__shared_ack_timeout=1)
     silent, other = await members(node, 2)
@@ -46,7 +46,7 @@ async def test_silent_member_loses_what_it_has(make_node: MakeNode) -> None:
     assert node.counters.shared_returned == 5
 
 
-async def test_only_member_keeps_what_it_has(make_node: MakeNode) -> None:
+async def test_the_only_member_keeps_its_messages(make_node: MakeNode) -> None:
     """Nobody else could have it: it is not sent twice over one connection (MQTT-4.4.0-1), and stays leased."""
     node = await make_node(mqtt__shared_ack_timeout=1, store__max_deliveries=1)
     only = (await members(node, 1))[0]
@@ -88,7 +88,7 @@ async def test_refused_message_goes_to_no_other(node: Node, qos: int) -> None:
     assert [m.payload for m in await clients[1].take(1)] == [b"2"]
 
 
-async def test_unsubscribed_member_may_finish_what_it_has(node: Node) -> None:
+async def test_an_unsubscribed_member_may_finish_its_messages(node: Node) -> None:
     """MQTT-3.10.4-3; when it is gone without, the others get it."""
     leaving, other = await members(node, 2)
     await publish(node, b"t/x", *numbers(0, 4))
@@ -104,7 +104,7 @@ async def test_unsubscribed_member_may_finish_what_it_has(node: Node) -> None:
     await until_groups(node, {GROUP: 0})
 
 
-async def test_unsubscribed_member_gives_back_at_once_whatever_else_it_did(make_node: MakeNode) -> None:
+async def test_an_unsubscribed_member_gives_its_messages_back_at_once(make_node: MakeNode) -> None:
     """Not when it is found silent: the session keeps no place for memberships any more."""
     node = await make_node(mqtt__shared_ack_timeout=3600)
     leaving = (await members(node, 1))[0]
@@ -139,7 +139,7 @@ async def test_given_up_after_too_many_deliveries(make_node: MakeNode) -> None:
     assert b"poison" in popped.runs[0].data
 
 
-async def test_what_who_left_works_on_is_not_given_to_who_comes_next(make_node: MakeNode) -> None:
+async def test_a_new_member_does_not_get_messages_a_former_one_still_handles(make_node: MakeNode) -> None:
     """Though it was the last member here: nobody else has to do it again."""
     node = await make_node(mqtt__shared_ack_timeout=3600)
     away = await durable(node, b"away")
@@ -164,7 +164,7 @@ async def test_what_who_left_works_on_is_not_given_to_who_comes_next(make_node: 
     assert node._sessions.shared_subscriptions._groups == {}
 
 
-async def test_who_left_and_is_silent_keeps_nothing(make_node: MakeNode) -> None:
+async def test_a_silent_former_member_loses_its_messages(make_node: MakeNode) -> None:
     node = await make_node(mqtt__shared_ack_timeout=1)
     away = await durable(node, b"away")
     await away.subscribe((GROUP, 1))
@@ -178,7 +178,7 @@ async def test_who_left_and_is_silent_keeps_nothing(make_node: MakeNode) -> None
     assert [m.payload for m in await away.take(1)] == [b"1"]
 
 
-async def test_what_was_never_sent_does_not_count_as_delivered(
+async def test_messages_never_sent_do_not_count_as_delivered(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was leased for a member whose connection ended meanwhile, again and again."""
@@ -213,7 +213,7 @@ async def test_what_was_never_sent_does_not_count_as_delivered(
     await until_groups(node, {GROUP: 0})
 
 
-async def test_what_is_sent_is_on_its_way_before_its_lease_is_committed(
+async def test_messages_are_sent_before_their_lease_is_committed(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And may be acknowledged before."""

@@ -52,7 +52,7 @@ async def dead_letters(node: Node, count: int) -> list[bytes]:
 
 
 @pytest.mark.mqtt5("3.1.2-24")
-async def test_too_large_for_one_goes_to_another_and_for_all_is_a_dead_letter(node: Node) -> None:
+async def test_a_message_too_large_for_one_member_goes_to_another_and_for_all_becomes_a_dead_letter(node: Node) -> None:
     small = await small_member(node)
     await publish(node, b"t/x", b"." * 200, b"fits")
     assert [m.payload for m in await small.take(1)] == [b"fits"]
@@ -66,7 +66,7 @@ async def test_too_large_for_one_goes_to_another_and_for_all_is_a_dead_letter(no
 
 
 @pytest.mark.mqtt5("3.1.2-24")
-async def test_too_large_for_the_ready_members_does_not_wait_for_a_busy_one(node: Node) -> None:
+async def test_a_message_too_large_for_ready_members_does_not_wait_for_a_busy_one(node: Node) -> None:
     """It is a dead letter at once, and the others go on."""
     busy = await RawClient.connect(node.ports.mqtt, b"busy", 5, receive_maximum=1)
     await busy.subscribe((GROUP, 1))
@@ -81,7 +81,7 @@ async def test_too_large_for_the_ready_members_does_not_wait_for_a_busy_one(node
     assert node.counters.dropped_oversized == 3
 
 
-async def test_too_large_for_all_waits_while_no_member_has_room(node: Node) -> None:
+async def test_a_message_too_large_for_all_waits_while_no_member_has_room(node: Node) -> None:
     """A member that is full now may accept it later."""
     busy = await RawClient.connect(node.ports.mqtt, b"busy", 5, receive_maximum=1)
     await busy.subscribe((GROUP, 1))
@@ -91,7 +91,7 @@ async def test_too_large_for_all_waits_while_no_member_has_room(node: Node) -> N
     assert node.counters.dropped_oversized == 0
 
 
-async def test_only_the_next_members_are_asked(node: Node) -> None:
+async def test_only_the_next_members_are_offered_a_large_message(node: Node) -> None:
     """What a message costs does not grow with the number of members. Members that were asked have had their turn."""
     small = [await small_member(node, b"small%d" % number) for number in range(33)]
     large = (await members(node, 1))[0]
@@ -102,7 +102,7 @@ async def test_only_the_next_members_are_asked(node: Node) -> None:
     await small[0].quiet()
 
 
-async def test_what_retention_took_is_counted(make_node: MakeNode) -> None:
+async def test_messages_that_retention_removed_are_counted(make_node: MakeNode) -> None:
     node = await make_node(
         store__segment_size=68 << 10,
         store__retention_bytes=100 << 10,

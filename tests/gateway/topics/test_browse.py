@@ -46,7 +46,7 @@ async def told(client: RawClient) -> list[tuple[bytes, object]]:
         *[(name, None) for name in (b"$topics/$inbox/+", b"$topics/$inbox/a/#")],
     ],
 )
-def test_what_is_asked(topic_filter: bytes, above: bytes | None) -> None:
+def test_requests_are_parsed(topic_filter: bytes, above: bytes | None) -> None:
     assert parent_levels(topic_filter) == above
 
 
@@ -66,7 +66,7 @@ async def test_the_next_level(filled: Node, version: int, expiry: int) -> None:
     assert await client.unsubscribe(b"$topics/+") in (b"", b"\x11")
 
 
-async def test_all_below(filled: Node) -> None:
+async def test_all_topics_below_a_level_are_listed(filled: Node) -> None:
     client = await RawClient.connect(filled.ports.mqtt, b"c")
     await client.subscribe((b"$topics/home/#", 0))
     below = [b"home/bath", b"home/bath/temp", b"home/kitchen/light/1", b"home/kitchen/temp"]
@@ -88,7 +88,7 @@ async def test_many_come_in_pages(node: Node, mark: bytes) -> None:
     await client.quiet()
 
 
-async def test_what_is_refused(filled: Node) -> None:
+async def test_invalid_requests_are_refused(filled: Node) -> None:
     client = await RawClient.connect(filled.ports.mqtt, b"c", 5)
     assert await client.subscribe((b"$topics/home", 0), (b"$topics/+/x", 0), (b"$topics/$inbox/+", 0)) == b"\x8f" * 3
     assert await client.subscribe((b"$share/g/$topics/+", 0)) == b"\x8f"

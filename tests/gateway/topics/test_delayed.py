@@ -47,7 +47,7 @@ class HeldClock:
         (b"$delayed/7/$own/t", b"$own/t", NOW + 7000),
     ],
 )
-def test_where_a_delayed_message_goes(topic: bytes, inner: bytes, due: int | None) -> None:
+def test_destinations_of_delayed_messages(topic: bytes, inner: bytes, due: int | None) -> None:
     where = parse_destination(topic, NOW)
     assert (where.topic, where.due_ms, where.flags) == (inner, due, 0 if due is None else FLAG_DELAYED)
 
@@ -81,14 +81,14 @@ def test_a_message_for_later_to_an_inbox() -> None:
         b"$inbox/100%",
     ],
 )
-def test_what_nothing_can_be_published_to(topic: bytes) -> None:
+def test_names_that_cannot_be_published_to(topic: bytes) -> None:
     with pytest.raises(InvalidDestination) as refused:
         parse_destination(topic, NOW)
     assert refused.value.reason == 0x90
 
 
 @pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/x", b"$delayed/7/$SYS/x", b"$topics/x"])
-def test_what_is_the_node_s_own(topic: bytes) -> None:
+def test_names_of_the_node_are_refused(topic: bytes) -> None:
     with pytest.raises(InvalidDestination) as refused:
         parse_destination(topic, NOW)
     assert refused.value.reason == 0x87
@@ -109,7 +109,9 @@ async def test_a_message_comes_when_it_is_due_and_not_before(node: Node, version
     assert time.time() - began >= 1
 
 
-async def test_it_is_in_the_log_before_it_is_acknowledged_and_survives_the_node(make_node: MakeNode) -> None:
+async def test_a_delayed_message_is_stored_before_its_acknowledgement_and_survives_a_restart(
+    make_node: MakeNode,
+) -> None:
     node = await make_node()
     device = await RawClient.connect(node.ports.mqtt, b"d", 4, False)
     await device.subscribe((b"home/+", 1))
@@ -197,7 +199,7 @@ async def test_retain_takes_effect_when_it_is_due(node: Node) -> None:
     assert (message.payload, message.retain) == (b"state", True)
 
 
-async def test_a_topic_alias_may_stand_for_it(node: Node) -> None:
+async def test_a_topic_alias_may_stand_for_a_delayed_name(node: Node) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     await client.subscribe((b"t", 1))
     publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)

@@ -162,7 +162,7 @@ async def test_the_next_backup_takes_what_the_one_before_has(store: Filled, tmp_
     await engine.close()
 
 
-async def test_only_what_came_from_the_same_file_is_taken(store: Filled, tmp_path: Path):
+async def test_only_unchanged_copies_of_the_same_file_are_reused(store: Filled, tmp_path: Path):
     """A restored folder has the same names and, until it is written to, the same content: but what follows differs."""
     shared = tmp_path / "backups"
     shared.mkdir()
@@ -179,7 +179,7 @@ async def test_only_what_came_from_the_same_file_is_taken(store: Filled, tmp_pat
     assert (shared / "3" / name).stat().st_nlink == 1
 
 
-async def test_what_was_mended_or_taken_in_an_earlier_backup_is_not_taken(store: Filled, tmp_path: Path):
+async def test_repaired_or_replaced_files_are_not_reused(store: Filled, tmp_path: Path):
     shared = tmp_path / "backups"
     shared.mkdir()
     await back_up(store, shared / "1", may_link=False)
@@ -218,7 +218,7 @@ async def test_a_backup_does_not_change_with_its_store(store: Filled, tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["segment", "last segment", "table"])
-async def test_damage_is_found_before_it_is_called_a_backup(store: Filled, tmp_path: Path, what: str):
+async def test_damage_is_found_before_a_backup_is_complete(store: Filled, tmp_path: Path, what: str):
     class Rotten(Disk):
         """Changes a byte of what is written to one file."""
 
@@ -272,7 +272,7 @@ async def test_a_full_disk_leaves_nothing(store: Filled, tmp_path: Path, name: s
     assert roots(tmp_path) == ["data"]
 
 
-async def test_too_little_room_is_said_before_anything_is_copied(store: Filled, tmp_path: Path, monkeypatch):
+async def test_too_little_room_is_reported_before_anything_is_copied(store: Filled, tmp_path: Path, monkeypatch):
     room = os.statvfs(tmp_path)
     monkeypatch.setattr(backups.os, "statvfs", lambda path: os.statvfs_result([4096, 4096, 9, 9, 9, *room[5:]]))
     with pytest.raises(StoreError, match=r"\d+ bytes are to be copied to .*, which has room for 36864"):
@@ -292,7 +292,7 @@ async def test_targets_that_cannot_be(store: Filled, tmp_path: Path):
     assert roots(tmp_path / "there") == []
 
 
-async def test_what_a_killed_backup_left_is_removed_and_what_lives_is_not(store: Filled, tmp_path: Path):
+async def test_leftovers_of_killed_backups_are_removed_and_running_ones_are_not(store: Filled, tmp_path: Path):
     left = tmp_path / "backup.unfinished"
     (left / "log").mkdir(parents=True)
     lock = lock_folder(left)
@@ -305,7 +305,7 @@ async def test_what_a_killed_backup_left_is_removed_and_what_lives_is_not(store:
     assert not left.exists()
 
 
-async def test_stages_that_nobody_works_with_are_removed(store: Filled):
+async def test_abandoned_stages_are_removed(store: Filled):
     staging = store.path / "staging"
     with stage(store.path) as mine:
         (staging / "left").mkdir()

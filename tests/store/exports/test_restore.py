@@ -144,7 +144,7 @@ async def test_nothing_is_overwritten(store: Filled, tmp_path: Path):
     assert (target / "store.json").exists()
 
 
-async def test_a_source_that_is_open_or_none(store: Filled, tmp_path: Path):
+async def test_a_source_that_is_in_use_or_no_backup(store: Filled, tmp_path: Path):
     with pytest.raises(StoreError, match="data is in use by another process"):
         restore(tmp_path / "data", tmp_path / "restored", ALL, (), CopyOptions())
     with pytest.raises(StoreError, match="there is no backup at"):

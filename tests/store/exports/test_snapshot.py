@@ -37,7 +37,7 @@ def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-async def test_it_answers_as_the_store_did_at_any_record(store: Filled, tmp_path: Path):
+async def test_a_snapshot_answers_as_the_store_did_at_any_record(store: Filled, tmp_path: Path):
     frames = await store.frames()
     store.engine._database.flush()
     rng = Random(2)
@@ -51,7 +51,7 @@ async def test_it_answers_as_the_store_did_at_any_record(store: Filled, tmp_path
     assert {path.parts[len(tmp_path.parts)] for path in contents(tmp_path)} == {"data"}
 
 
-async def test_it_answers_as_the_store_did_at_any_time(store: Filled):
+async def test_a_snapshot_answers_as_the_store_did_at_any_time(store: Filled):
     frames = await store.frames()
     times = [record.store_time_of(frame, 0) for frame in frames]
     rng = Random(3)
@@ -67,7 +67,7 @@ async def test_it_answers_as_the_store_did_at_any_time(store: Filled):
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-async def test_it_changes_nothing_and_needs_no_lock(tmp_path: Path, is_open: bool):
+async def test_a_snapshot_changes_nothing_and_needs_no_lock(tmp_path: Path, is_open: bool):
     store = await Filled(tmp_path / "data", replace(SMALL, checkpoint_age_s=3600)).open()
     await store.fill(40)
     frames = await store.frames()
@@ -87,7 +87,7 @@ async def test_it_changes_nothing_and_needs_no_lock(tmp_path: Path, is_open: boo
         await store.engine.close()
 
 
-async def test_it_stays_as_it_was_while_the_store_goes_on(store: Filled):
+async def test_a_snapshot_does_not_change_with_the_store(store: Filled):
     frames = await store.frames()
     snapshot = await Snapshot.open(store.path)
     store.engine._retention._expiry._bytes = 1
@@ -160,7 +160,7 @@ async def test_older_backups_reach_back_where_the_log_is_not_whole(tmp_path: Pat
     await snapshot.close()
 
 
-async def test_damage_where_it_is_folded_is_told(store: Filled):
+async def test_damage_in_the_folded_part_is_reported(store: Filled):
     frames = await store.frames()
     hit = next(f for f in frames if record.position_of(f, 0) > 2 * SIZE)  # behind a record of the segment
     with (store.path / "log" / segment_name(2 * SIZE)).open("r+b") as file:
@@ -173,7 +173,7 @@ async def test_damage_where_it_is_folded_is_told(store: Filled):
     await snapshot.close()
 
 
-async def test_what_is_no_data_folder_is_said(tmp_path: Path):
+async def test_a_path_that_is_no_data_folder_is_reported(tmp_path: Path):
     with pytest.raises(StoreError, match="no data folder"):
         await Snapshot.open(tmp_path / "none")
     (tmp_path / "log").mkdir()

@@ -19,7 +19,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await bench.engine.close()
 
 
-async def test_what_is_buried_is_a_dead_letter_and_nobody_gets_it_else(bench: Bench):
+async def test_a_buried_message_is_a_dead_letter_and_leased_no_more(bench: Bench):
     await bench.fill(5)
     await bench.pop()
     assert await bench.engine.bury(b"g", [Receipts(Q, 1, 1, 1), Receipts(Q, 3, 2, 1)]) == []
@@ -30,7 +30,7 @@ async def test_what_is_buried_is_a_dead_letter_and_nobody_gets_it_else(bench: Be
     assert await bench.take(DEAD) == numbers(1, 3, 4)
 
 
-async def test_what_is_stale_is_told_and_not_buried(bench: Bench):
+async def test_stale_receipts_are_reported_and_bury_nothing(bench: Bench):
     await bench.fill(3)
     popped = receipts(await bench.pop())
     assert popped == [Receipts(Q, 0, 3, 1)]

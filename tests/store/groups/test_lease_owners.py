@@ -44,7 +44,7 @@ async def comes_again(bench: Bench, owner: bytes) -> list[Receipts]:
     return receipts(await pop(bench, b"third"))
 
 
-async def test_what_a_gateway_has_comes_again_when_it_has_ended(bench: Bench):
+async def test_messages_leased_to_an_ended_gateway_come_again(bench: Bench):
     await bench.fill(6)
     await pop(bench, b"one", 3)
     await pop(bench, b"two", 3)
@@ -53,7 +53,7 @@ async def test_what_a_gateway_has_comes_again_when_it_has_ended(bench: Bench):
     assert await bench.engine.settle(NAME, [Receipts(QUEUE, 3, 3, 1)]) == []
 
 
-async def test_a_stale_settlement_takes_nothing_from_who_has_the_message(bench: Bench):
+async def test_a_stale_settlement_does_not_affect_the_current_lease(bench: Bench):
     await bench.fill(2)
     await pop(bench, b"one", early=False)
     bench.now += 1_000
@@ -63,7 +63,7 @@ async def test_a_stale_settlement_takes_nothing_from_who_has_the_message(bench: 
 
 
 @pytest.mark.parametrize("how", ["back", "unsent"])
-async def test_what_is_given_back_belongs_to_who_takes_it_before_that_is_committed(bench: Bench, how: str):
+async def test_a_message_leased_again_before_its_return_is_committed_has_the_new_owner(bench: Bench, how: str):
     await bench.fill(1)
     await pop(bench, b"one")
     mine = Receipts(QUEUE, 0, 1, 1)
@@ -81,7 +81,7 @@ async def test_what_is_given_back_belongs_to_who_takes_it_before_that_is_committ
 
 
 @pytest.mark.parametrize("how", ["done", "back", "later", "unsent", "handed", "buried"])
-async def test_what_a_gateway_is_through_with_is_not_its_own(bench: Bench, how: str):
+async def test_settled_messages_do_not_belong_to_the_gateway(bench: Bench, how: str):
     await bench.fill(1)
     await pop(bench, b"one")
     assert of(bench) == {0}
@@ -106,7 +106,7 @@ async def test_an_extended_lease_stays_its_gateways(bench: Bench):
     assert await comes_again(bench, b"one") == [Receipts(QUEUE, 0, 1, 2)]
 
 
-async def test_what_is_read_for_a_gateway_is_its_own_already(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+async def test_messages_read_for_a_gateway_belong_to_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """What no gateway is known to have is released; what one is about to get is not."""
     await bench.fill(1)
     frames = LogReader.frames
@@ -130,9 +130,7 @@ async def test_what_is_read_for_a_gateway_is_its_own_already(bench: Bench, monke
     assert await bench.engine.settle(NAME, receipts(popped)) == []
 
 
-async def test_a_pop_that_nobody_waits_for_leaves_nothing_with_its_gateway(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+async def test_an_abandoned_pop_leaves_nothing_with_its_gateway(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(1)
     reading = asyncio.Event()
 
@@ -153,7 +151,7 @@ async def test_a_pop_that_nobody_waits_for_leaves_nothing_with_its_gateway(
 
 
 @pytest.mark.parametrize("what", ["of who has ended", "unowned"])
-async def test_what_others_lease_while_a_release_waits_stays_theirs(
+async def test_messages_leased_while_a_release_waits_stay_leased(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
 ):
     await bench.fill(2)
@@ -183,7 +181,7 @@ async def test_what_others_lease_while_a_release_waits_stays_theirs(
     assert await bench.engine.settle(NAME, [Receipts(QUEUE, 0, 1, 2)]) == []
 
 
-async def test_who_has_ended_is_leased_nothing_that_it_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_an_ended_gateway_is_leased_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its calls end with it, in front of all else."""
     waiting, go_on = asyncio.Event(), asyncio.Event()
 
@@ -216,7 +214,7 @@ async def append(engine: Engine, frames: list[bytes]) -> None:
     assert (await answer).error is None
 
 
-async def test_one_group_that_cannot_be_released_keeps_no_other_from_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+async def test_a_group_that_cannot_be_released_does_not_block_others(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     other = b"$share/h/a/b"
     await bench.append(control.ShareJoined(b"one").frame(other))
     await bench.fill(1)
@@ -238,7 +236,7 @@ async def test_one_group_that_cannot_be_released_keeps_no_other_from_it(bench: B
     assert receipts(popped) == [Receipts(QUEUE, 0, 1, 2)]
 
 
-async def test_a_busy_log_keeps_nothing_of_who_has_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+async def test_a_busy_log_does_not_keep_leases_of_an_ended_gateway(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(1)
     await pop(bench, b"one", early=False)
     offer = bench.engine._groups._offer

@@ -101,7 +101,7 @@ async def test_everything_survives_a_restart(bench: Bench):
     assert [run.deliveries for run in popped.runs[:2]] == [3, 2]
 
 
-async def test_where_a_new_group_begins_is_kept(bench: Bench):
+async def test_the_start_of_a_new_group_is_recorded(bench: Bench):
     await bench.fill(3)
     assert payloads((await bench.pop(start=Start.LATEST)).runs) == []
     await bench.append(message(7))
@@ -131,7 +131,7 @@ async def test_any_queue_can_be_popped_and_they_take_turns(bench: Bench):
     )
 
 
-async def test_what_is_due_comes_by_time_across_queues(bench: Bench):
+async def test_due_messages_come_by_time_across_queues(bench: Bench):
     await bench.fill(2)
     await bench.fill(2, b"a/c")
     for queue in (Q, OTHER, Q, OTHER):
@@ -169,7 +169,7 @@ async def test_calls_wait_while_a_group_is_reset(bench: Bench):
     assert stale == [old]
 
 
-async def test_what_is_released_comes_again_at_once(bench: Bench):
+async def test_released_messages_come_again_at_once(bench: Bench):
     """All that is out, and what waits for its time; what is finished does not."""
     await bench.fill(6)
     popped = await bench.pop(records=5)

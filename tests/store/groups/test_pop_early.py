@@ -19,7 +19,7 @@ async def until_idle(bench: Bench) -> None:
     await until(lambda: bench.engine._groups.is_idle)
 
 
-async def test_an_early_lease_waits_for_no_flush_and_is_nobody_elses(bench: Bench):
+async def test_an_early_lease_is_exclusive_and_waits_for_no_flush(bench: Bench):
     await bench.fill(5)
     await bench.pop(records=0)
     batches = bench.engine.stats().batches
@@ -44,7 +44,7 @@ async def test_an_early_lease_is_committed_by_itself_in_a_moment(bench: Bench):
     assert await bench.lag() == {Q: (0, 2, 2, 2)}
 
 
-async def test_that_a_group_begins_is_committed_before_anybody_hears_of_it(bench: Bench):
+async def test_the_start_of_a_group_is_committed_before_its_first_answer(bench: Bench):
     await bench.fill(2)
     batches = bench.engine.stats().batches
     assert payloads((await bench.pop(records=1, early=True)).runs) == numbers(0)
@@ -100,7 +100,7 @@ async def test_a_message_may_be_finished_while_its_lease_is_extended(bench: Benc
     assert await bench.lag() == {Q: (2, 2, 0, 0)}
 
 
-async def test_what_is_leased_again_is_settled_by_who_has_it_now(bench: Bench):
+async def test_only_the_latest_lease_settles_a_message(bench: Bench):
     await bench.fill(2)
     old = receipts(await bench.pop(invisible=0))
     new = receipts(await bench.pop(early=True))
@@ -138,7 +138,7 @@ async def test_a_refused_settlement_leaves_what_was_under_way_before(bench: Benc
     assert await bench.engine.settle(b"g", [mine]) == []
 
 
-async def test_what_was_given_to_nobody_does_not_count(bench: Bench):
+async def test_undelivered_leases_do_not_count_as_deliveries(bench: Bench):
     await bench.fill(3)
     for _ in range(5):
         mine = receipts(await bench.pop(most=1))
@@ -157,7 +157,7 @@ async def test_what_was_given_to_nobody_does_not_count(bench: Bench):
 
 
 @pytest.mark.engine_only
-async def test_a_cancelled_pop_was_given_to_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+async def test_a_cancelled_pop_counts_no_delivery(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     await bench.fill(2)
     read = LogReader.frames
 
@@ -177,7 +177,7 @@ async def test_a_cancelled_pop_was_given_to_nobody(bench: Bench, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", [b"", b"a/b", b"x", b"t\xff", b"pa", b"pa/b\0\0", b"p\xff\0\0\1"])
-async def test_what_is_no_queue_is_refused(bench: Bench, name: bytes):
+async def test_an_invalid_queue_is_refused(bench: Bench, name: bytes):
     for call in (bench.pop(Q, name), bench.engine.reset_group(b"g", {name: 0})):
         with pytest.raises(ValueError, match="is no queue"):
             await call

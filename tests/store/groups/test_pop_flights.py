@@ -32,7 +32,7 @@ async def test_pops_at_the_same_time_share(bench: Bench):
 
 
 @pytest.mark.engine_only
-async def test_what_is_under_way_is_nobody_elses(bench: Bench):
+async def test_messages_of_a_pending_pop_are_not_leased_again(bench: Bench):
     await bench.fill(2)
     (mine,) = receipts(await bench.pop())
     bench.now += 10_000
@@ -52,7 +52,7 @@ async def test_what_is_under_way_is_nobody_elses(bench: Bench):
 
 
 @pytest.mark.engine_only
-async def test_what_others_have_under_way_counts(tmp_path: Path, monkeypatch):
+async def test_pending_pops_of_others_count(tmp_path: Path, monkeypatch):
     bench = await Bench(tmp_path, replace(CONFIG, max_group_leases=4)).open()
     await bench.fill(9)
     await bench.pop(OTHER)
@@ -152,7 +152,7 @@ async def test_a_pop_that_cannot_be_decided_takes_nothing(bench: Bench, monkeypa
 
 
 @pytest.mark.engine_only
-async def test_what_cannot_be_decided_leaves_no_claim_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+async def test_a_failed_decision_leaves_no_claim(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Nor on what others have under way in the same queue."""
 
     def fail(*_: object) -> bytes:
@@ -183,7 +183,7 @@ async def test_what_cannot_be_decided_leaves_no_claim_behind(bench: Bench, monke
     assert payloads((await bench.pop(records=2)).runs) == numbers(2, 3)
 
 
-async def test_what_is_given_back_is_not_taken_from_who_has_it_by_then(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+async def test_a_late_return_does_not_affect_the_new_lease(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """The lease of a pop that is cancelled may have run out while it was reading: somebody else has the message."""
     await bench.fill(1)
     frames = LogReader.frames
@@ -211,7 +211,7 @@ async def test_what_is_given_back_is_not_taken_from_who_has_it_by_then(bench: Be
     assert await bench.engine.settle(b"g", receipts(mine)) == []
 
 
-async def test_what_came_to_others_while_it_was_read_is_given_to_nobody_else(
+async def test_messages_leased_to_others_during_a_slow_read_are_not_returned(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     """The disk was slower than the lease is long: who has the message by then may be through with it."""

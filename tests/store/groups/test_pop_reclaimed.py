@@ -18,7 +18,7 @@ from tests.store.popping import CONFIG, DEAD, Bench, Q, message, numbers, payloa
 pytestmark = pytest.mark.any_store
 
 
-async def test_what_left_the_log_is_finished(tmp_path: Path):
+async def test_reclaimed_messages_are_finished(tmp_path: Path):
     config = replace(CONFIG, segment_size=4096, generation_segments=1, retention_bytes=4096, retention_check_s=1e6)
     bench = await Bench(tmp_path, config).open()
     await bench.append(*(message(number, size=400) for number in range(40)))
@@ -100,7 +100,7 @@ async def test_many_records_that_are_gone_are_passed_over_in_several_pops(tmp_pa
     await bench.engine.close()
 
 
-async def test_what_leaves_the_log_while_it_is_read_is_finished(tmp_path: Path, monkeypatch):
+async def test_messages_reclaimed_during_a_read_are_finished(tmp_path: Path, monkeypatch):
     bench = await reclaiming(tmp_path, 4096).open()
     bench.config = replace(bench.config, tail_cache_bytes=0)
     await bench.reopen()
@@ -141,7 +141,7 @@ async def test_a_damaged_message_does_not_keep_its_neighbours(tmp_path: Path):
     await bench.engine.close()
 
 
-async def test_what_nobody_had_is_counted(tmp_path: Path):
+async def test_reclaimed_messages_that_were_not_finished_are_counted(tmp_path: Path):
     """Once, when the group comes past it: what was leased out and came back, and what never was."""
     bench = await reclaiming(tmp_path, 1 << 16).open()
     await bench.append(*(message(number, size=1_000) for number in range(50)))

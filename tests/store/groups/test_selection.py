@@ -49,7 +49,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await bench.engine.close()
 
 
-async def test_what_is_not_wanted_is_finished_for_the_group(bench: Bench):
+async def test_unselected_messages_are_finished_for_the_group(bench: Bench):
     await bench.append(*(tagged(number, "red" if number % 3 == 0 else "blue") for number in range(10)))
     popped = await bench.pop(P0, records=3, selection=RED)
     assert numbers(popped) == [0, 3, 6]
@@ -59,7 +59,7 @@ async def test_what_is_not_wanted_is_finished_for_the_group(bench: Bench):
     assert (await bench.lag())[P0] == (9, 10, 1, 1)
 
 
-async def test_what_comes_again_is_not_asked_about_a_second_time(bench: Bench):
+async def test_redelivered_messages_are_not_selected_a_second_time(bench: Bench):
     await bench.append(*(tagged(number, "red" if number % 2 else "blue") for number in range(6)))
     await bench.pop(P0, selection=RED)
     bench.now += 10_000
@@ -77,7 +77,7 @@ async def test_topics_and_conditions_select(bench: Bench):
 
 
 @pytest.mark.engine_only
-async def test_many_that_nobody_wants_cost_a_record_for_some_thousand_of_them(bench: Bench):
+async def test_many_unselected_messages_cost_one_record_per_thousands(bench: Bench):
     for first in range(0, 3 * MOST_EXAMINED, 1024):
         await bench.append(*(tagged(number, "blue") for number in range(first, first + 1024)))
     await bench.append(tagged(-1, "red"))
@@ -92,7 +92,7 @@ async def test_many_that_nobody_wants_cost_a_record_for_some_thousand_of_them(be
 
 
 @pytest.mark.engine_only
-async def test_few_that_nobody_wants_cost_no_record_and_the_group_waits(bench: Bench):
+async def test_few_unselected_messages_cost_no_record(bench: Bench):
     await bench.append(tagged(0, "red"))
     await bench.engine.settle(b"g", receipts(await bench.pop(P0, selection=RED)))
     begin = bench.engine.stats().records
@@ -120,7 +120,7 @@ async def test_a_selection_that_is_none_is_refused(bench: Bench):
     assert await bench.lag() == {}
 
 
-async def test_order_keeps_a_queue_while_something_of_it_is_out(bench: Bench):
+async def test_an_ordered_queue_is_blocked_while_a_message_is_leased(bench: Bench):
     await bench.append(*(tagged(number, "red") for number in range(6)))
     first = await bench.pop(P0, records=3, ordered=True)
     assert numbers(first) == [0, 1, 2]

@@ -12,7 +12,7 @@ from tests.store.popping import OTHER, Bench, Q, message, numbers, payloads, rec
 pytestmark = pytest.mark.any_store
 
 
-async def test_what_is_given_back_comes_first_and_by_time(bench: Bench):
+async def test_returned_messages_come_first_and_by_time(bench: Bench):
     await bench.fill(6)
     (run,) = receipts(await bench.pop(records=4))
     again = [(Receipts(Q, 3, 1, 1), 0), (Receipts(Q, 0, 1, 1), 5), (Receipts(Q, 1, 1, 1), None)]
@@ -50,7 +50,7 @@ async def test_a_lease_can_be_extended(bench: Bench):
     assert await bench.engine.settle(b"g", [mine]) == []
 
 
-async def test_a_lease_that_is_over_and_that_nobody_took_can_still_be_settled(bench: Bench):
+async def test_an_expired_lease_that_was_not_leased_again_can_be_settled(bench: Bench):
     await bench.fill(1)
     (mine,) = receipts(await bench.pop())
     bench.now += 60_000

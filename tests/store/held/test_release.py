@@ -203,7 +203,7 @@ async def test_the_timer_wakes_for_what_is_due_next(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.engine_only
-async def test_what_fell_due_while_the_node_was_down_fires_when_it_is_up(tmp_path: Path):
+async def test_messages_due_while_the_node_was_down_are_released_at_the_start(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path / "data", CONFIG, clock=clock)
     await hold(engine, delayed(b"t", clock.now + 1000, b"down"))
@@ -282,7 +282,7 @@ async def test_a_caller_that_gives_up_leaves_no_claim(tmp_path: Path, caplog: py
 
 @pytest.mark.engine_only
 @pytest.mark.parametrize("busy", [False, True])
-async def test_what_is_claimed_is_looked_at_when_the_claim_ends(
+async def test_a_claimed_message_is_checked_when_the_claim_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
 ):
     monkeypatch.setattr(service, "_LONGEST_S", 3600)
@@ -373,7 +373,7 @@ async def test_publishers_are_asked_and_orphans_rolled_back(tmp_path: Path):
     await engine.close()
 
 
-async def test_nobody_is_asked_where_orphans_go_at_once(tmp_path: Path):
+async def test_orphans_are_rolled_back_at_once_without_a_check(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path, replace(CONFIG, transaction_checks=0), clock=clock)
     engine.on_transaction_check(lambda halves: pytest.fail("nobody is to be asked"))
@@ -522,7 +522,7 @@ async def test_a_change_while_retention_copies_loses_nothing(tmp_path: Path, mon
     await engine.close()
 
 
-async def test_what_enters_by_its_record_can_be_read_then(tmp_path: Path):
+async def test_a_released_message_can_be_read_at_once(tmp_path: Path):
     """Also when its segment goes at the same time: retention waits for what is under way."""
     clock = Clock()
     engine = await Engine.open(tmp_path, CONFIG, clock=clock)

@@ -75,7 +75,7 @@ async def numbers_in(engine: Engine, queue: bytes) -> list[int]:
 
 
 @pytest.mark.slow
-async def test_what_was_done_stays_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_completed_operations_survive_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     data, told = tmp_path / "data", Told()
     for run in range(RUNS):
         await killed(data, 1_000_000 * (run + 1), told, 40 + 30 * run)

@@ -142,7 +142,7 @@ HARMS: dict[str, Harm] = {
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-async def test_the_rest_is_served_with_the_views_it_has(tmp_path: Path, harm: Harm):
+async def test_existing_views_serve_the_rest_of_a_damaged_log(tmp_path: Path, harm: Harm):
     path = tmp_path / "data"
     frames = await make(path)
     harm(path, frames)
@@ -235,7 +235,7 @@ async def go_on(engine: Engine, path: Path, frames: list[tuple[int, bytes]], who
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-async def test_the_rest_is_folded_by_views_that_have_not_seen_it(tmp_path: Path, harm: Harm):
+async def test_new_views_fold_the_rest_of_a_damaged_log(tmp_path: Path, harm: Harm):
     path = tmp_path / "data"
     frames = await make(path)
     shutil.rmtree(path / "views")
@@ -305,7 +305,7 @@ async def test_a_lost_end_that_the_views_know_of(tmp_path: Path, how: str):
 
 
 @pytest.mark.parametrize("back", [1, 2])
-async def test_what_keeps_a_store_from_opening_is_damage_to_who_looks(tmp_path: Path, back: int):
+async def test_verify_reports_the_damage_that_keeps_a_store_from_opening(tmp_path: Path, back: int):
     """Nothing in the log proves that its end was ever on disk: the views do, and stay as they are."""
     path = tmp_path / "data"
     frames = await make(path)
@@ -454,7 +454,7 @@ async def test_retention_takes_a_damaged_log_too(tmp_path: Path):
             await engine.close()
 
 
-async def test_by_age_a_segment_goes_though_the_one_behind_it_begins_with_damage(tmp_path: Path):
+async def test_a_segment_is_removed_by_age_though_the_next_begins_with_damage(tmp_path: Path):
     path = tmp_path / "data"
     now = 1_000_000
     config = replace(CONFIG, retention_age_s=60)

@@ -57,7 +57,7 @@ async def test_a_flush_waits_for_those_that_were_answered_and_no_longer(tmp_path
     await engine.close()
 
 
-async def test_those_that_waited_and_those_that_were_answered_go_together(tmp_path: Path):
+async def test_waiting_and_new_appends_share_a_flush(tmp_path: Path):
     engine = await Engine.open(tmp_path, PATIENT)
     first = [append(engine) for _ in range(MANY)]
     await asyncio.sleep(0)  # their flush is under way
@@ -83,7 +83,7 @@ async def test_closing_does_not_wait_for_the_next_slot(tmp_path: Path):
     await engine.close()
 
 
-async def test_what_nobody_waits_for_goes_along_with_others(tmp_path: Path):
+async def test_records_without_a_waiter_join_the_next_flush(tmp_path: Path):
     engine = await Engine.open(tmp_path, PATIENT)
     late: list[Appended] = []
     frame = record.frame(1, 0, 0, b"t", b"", b"", b"late")
@@ -107,7 +107,7 @@ async def test_what_nobody_waits_for_goes_along_with_others(tmp_path: Path):
     await engine.close()
 
 
-async def test_what_nobody_waits_for_goes_by_itself_in_the_end(tmp_path: Path):
+async def test_records_without_a_waiter_are_flushed_after_a_while(tmp_path: Path):
     engine = await Engine.open(tmp_path, PATIENT)
     for size in (10, LARGE):
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()

@@ -174,7 +174,7 @@ async def test_a_run_of_holes_longer_than_is_stepped_over_at_once(tmp_path: Path
     await engine.close()
 
 
-async def test_a_record_in_the_middle_that_goes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_record_reclaimed_in_the_middle_of_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     clock = Clock()
     engine = await Engine.open(tmp_path, CONFIG, clock=clock)
     history = History(engine, clock)

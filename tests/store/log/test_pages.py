@@ -35,7 +35,7 @@ def test_pages_are_whole_and_hold_what_was_written_and_zeros(sizes: list[int], e
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
-def test_what_goes_past_the_page_cache_is_what_others_read(tmp_path: Path, is_direct: bool):
+def test_bytes_written_past_the_page_cache_are_read_by_others(tmp_path: Path, is_direct: bool):
     disk = Disk()
     assert disk.create_zeroed(tmp_path / "segment", 64 * PAGE, lambda: False)
     fd = os.open(tmp_path / "segment", os.O_RDWR)

@@ -74,7 +74,7 @@ def test_a_segment_that_is_left_holds_no_write_that_was_not_synced(tmp_path: Pat
         assert (tmp_path / str(lengths[1]) / segment_name(0)).stat().st_ino not in disk.dirty
 
 
-def test_what_recovery_finds_is_on_disk_before_anyone_relies_on_it(tmp_path: Path):
+def test_recovered_records_are_synced_before_use(tmp_path: Path):
     for lengths in ((100, 100), (2048, 2048)):
         disk = LazyDisk()
         path = tmp_path / str(lengths[0])

@@ -172,7 +172,7 @@ async def test_a_network_that_is_parted_is_noticed_and_healed(tmp_path: Path, so
         await store.close()
 
 
-async def test_after_the_grace_time_everything_fails_until_the_store_is_back(tmp_path: Path, sockets: Path):
+async def test_calls_fail_after_the_grace_time_until_the_store_returns(tmp_path: Path, sockets: Path):
     config = RemoteConfig(heartbeat_s=0.05, silence_s=1, grace_s=0.3, longest_pause_s=0.05)
     async with serving(tmp_path, sockets, config) as (engine, middle, address):
         store = await RemoteStore.open(address, "a", EventReceiver(), config, routed=False)

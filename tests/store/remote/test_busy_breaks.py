@@ -24,9 +24,7 @@ def frame(number: int) -> bytes:
     return record.frame(Kind.MESSAGE, 0, 0, b"a/b", b"c", b"", b"%d" % number + bytes(200_000))
 
 
-async def test_nothing_is_lost_where_a_stream_breaks_before_a_busy_store_has_taken_all(
-    tmp_path: Path, monkeypatch
-) -> None:
+async def test_a_broken_stream_to_a_busy_store_loses_nothing(tmp_path: Path, monkeypatch) -> None:
     engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=8 << 20))
     server = StoreServer(engine, Hub(engine), CONFIG)
     place = f"{mkdtemp(prefix='sluice-')}/s"  # short: paths of sockets have 107 bytes at the most

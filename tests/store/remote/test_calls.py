@@ -23,7 +23,7 @@ from store.remote.calls import METHODS, RemoteCalls
 from store.remote.faults import error_of, fault_of
 
 
-def test_every_question_travels_as_it_is_asked():
+def test_every_call_arrives_with_its_arguments():
     asked = dict(inspect.getmembers(Store, inspect.iscoroutinefunction))
     assert {method.name for method in METHODS} == set(asked)
     for name, question in asked.items():

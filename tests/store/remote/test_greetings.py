@@ -66,7 +66,7 @@ async def served(tmp_path: Path):
     await found.close()
 
 
-async def test_a_gateway_that_greets_again_and_again_is_one(served: Served):
+async def test_repeated_greetings_are_one_gateway(served: Served):
     greetings = await asyncio.gather(*(served.greet(hello()) for _ in range(5)))
     assert all(welcome.is_known and not welcome.error for welcome, _ in greetings)
     assert list(served.server.gateways) == [b"a@1"]
@@ -102,7 +102,7 @@ async def test_no_more_gateways_are_served_than_may_be(served: Served):
         (b"", "no greeting"),
     ],
 )
-async def test_what_is_no_greeting_is_answered(served: Served, greeting: bytes, answer: str):
+async def test_a_malformed_greeting_is_answered(served: Served, greeting: bytes, answer: str):
     welcome, _ = await served.greet(greeting)
     assert answer in welcome.error
     assert served.server.gateways == {}
@@ -157,7 +157,7 @@ def test_another_language_is_another_version():
     assert (VERSION, language()) == (1, "9bb3d91eb667bd72")
 
 
-async def test_a_gateway_that_ended_while_it_was_away_appends_nothing_more(served: Served):
+async def test_a_gateway_ended_while_away_appends_nothing_more(served: Served):
     """The store was restarted, and has taken it for dead before it was back: its clients are elsewhere."""
 
     async def clean_up_after(_is_gone: Callable[[bytes], bool]) -> None:

@@ -91,7 +91,7 @@ def test_no_more_is_kept_than_a_window():
 
 
 @pytest.mark.parametrize("message", [b"", b"1234", HEAD.pack(2, 0), HEAD.pack(0, 1)])
-def test_what_cannot_be_breaks_the_stream(message: bytes):
+def test_invalid_messages_break_the_stream(message: bytes):
     with pytest.raises(LinkBroken):
         Link(WINDOW).accept(message)
 

@@ -66,7 +66,7 @@ def test_the_store_knows_what_is_wanted(steps: list[tuple[str, bytes]]):
     asyncio.run(run())
 
 
-async def test_another_store_is_told_everything_and_who_waits_is_let_go():
+async def test_a_new_store_is_sent_all_wishes_and_waiters_are_released():
     store = Store()
     wants = RemoteWants(asyncio.get_running_loop(), store.sent.append)
     wants.add(b"a")

@@ -249,7 +249,7 @@ async def test_the_cost_does_not_grow_with_queues_and_is_bounded_with_parents(tm
     await log.engine.close()
 
 
-async def test_what_is_too_old_is_not_found_by_key_or_id_and_retained_values_stay(tmp_path: Path):
+async def test_messages_beyond_their_age_are_not_found_and_retained_values_stay(tmp_path: Path):
     key = b"\x26" + b"\0\3key" + b"\0\1k"
     log = Log(tmp_path, CONFIG)
     await log.open()

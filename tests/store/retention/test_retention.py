@@ -206,7 +206,7 @@ def _rows(path: Path) -> list[tuple[bytes, bytes]]:
     return rows
 
 
-async def test_nothing_goes_that_the_views_on_disk_do_not_have(tmp_path: Path):
+async def test_segments_that_the_stored_views_lack_are_kept(tmp_path: Path):
     """Views that are lost after retention cannot be folded anew: that is said, not papered over."""
     engine = await Engine.open(tmp_path / "data", CONFIG)
     for _ in range(20):
@@ -304,7 +304,7 @@ class UnsyncedDisk(Disk):
         super().sync(fd)
 
 
-async def test_nothing_goes_when_the_log_cannot_be_synced(tmp_path: Path):
+async def test_no_segment_is_removed_if_the_log_cannot_be_synced(tmp_path: Path):
     disk = UnsyncedDisk()
     config = replace(CONFIG, policy="interval", interval_ms=60_000, checkpoint_age_s=3600, checkpoint_keys=10_000)
     engine = await Engine.open(tmp_path, config, disk=disk)

@@ -33,7 +33,7 @@ async def test_users_and_rules_are_kept(bench: Bench, restart: bool):
     assert await engine.rules_of_all(b"", 1) == [(b"alice", RULES)]
 
 
-async def test_a_user_who_is_removed_leaves_no_rules_for_the_next_of_that_name(bench: Bench):
+async def test_rules_of_a_removed_user_do_not_apply_to_a_new_user_of_that_name(bench: Bench):
     await bench.append(control.user_set(ALICE), control.RulesSet(RULES).frame(b"alice"))
     await bench.append(control.UserRemoved().frame(b"alice"))
     await bench.append(control.user_set(ALICE))

@@ -75,7 +75,7 @@ async def test_messages_are_found_by_key_in_order_of_the_log(tmp_path: Path):
     await engine.close()
 
 
-async def test_what_a_message_is_found_by_is_bounded(tmp_path: Path):
+async def test_keys_of_a_message_are_bounded(tmp_path: Path):
     engine = await Engine.open(tmp_path, CONFIG)
     names = [b"%d" % i for i in range(MAX_KEYS + 4)]
     longest = b"x" * MAX_KEY

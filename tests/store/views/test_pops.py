@@ -168,7 +168,7 @@ def test_dead_letters_enter_in_order_and_once(tmp_path):
     store.close()
 
 
-def test_committed_offsets_are_where_a_group_begins_until_it_is_removed(tmp_path):
+def test_committed_offsets_are_the_start_of_a_group_until_it_is_removed(tmp_path):
     store = BareStore(tmp_path / "store", CONFIG)
     store.write(
         [control.GroupOffsetsCommitted(b"a", {0: 5, 1: 8}).frame(b"g"), control.Popped(1, {P0: [(2, 4)]}).frame(b"g")]
@@ -197,7 +197,7 @@ def test_deliveries_stop_counting(tmp_path):
     store.close()
 
 
-def test_what_is_due_does_not_pile_up():
+def test_due_rows_do_not_pile_up():
     place = QueueLeases(b"g", P0, 0)
     for first in range(0, 32 * 5_000, 32):
         place.popped([(first, 32)], 1_000 + first)

@@ -314,7 +314,7 @@ async def test_a_wildcard_s_replay_is_a_place_in_the_log_beside_its_cursor(bench
     assert await replays(bench) == {b"a/+": (1, -1)}
 
 
-async def test_a_replay_that_begins_now_or_has_no_cursor_is_none(bench: Bench):
+async def test_a_replay_from_now_or_without_a_cursor_is_no_replay(bench: Bench):
     await bench.append(message(b"a/b"), control.SessionOpened(1, 60, True).frame(b"c"))
     done = await bench.append(replay(b"a/b", 1), replay(b"a/c", 9), replay(b"a/+", 1 << 40), replay(b"b/+", 0, 0))
     assert done.error is None
@@ -344,7 +344,7 @@ async def test_a_message_to_an_inbox_makes_the_subscription_of_a_session(bench: 
     assert state.subscriptions[0].offset == 3
 
 
-async def test_what_a_session_may_have_sent_when_its_node_died(bench: Bench):
+async def test_possibly_sent_messages_of_a_lost_session(bench: Bench):
     """By the reach of its connection, no further than its queues go, and until the cursor is past it."""
     await bench.append(control.SessionOpened(1, 60, True, reach=3).frame(b"c"))
     await bench.append(control.subscribed(b"c", [wish(b"a"), wish(b"b"), wish(b"b/#"), wish(b"none", 0)]))
@@ -396,7 +396,7 @@ async def test_sessions_are_counted(bench: Bench):
     assert await count() == 1
 
 
-async def test_what_a_replay_may_have_sent_when_its_node_died(bench: Bench):
+async def test_possibly_sent_messages_of_a_lost_replay(bench: Bench):
     """Of a topic's, as much as any cursor; of a wildcard filter's, whatever is left of it."""
     await bench.append(
         message(b"a"), message(b"a"), message(b"a"), control.SessionOpened(1, 60, True, reach=1).frame(b"c")

@@ -67,7 +67,7 @@ def test_many_more_than_the_limit(kind, limit):
 
 
 @pytest.mark.skipif(Ends is PlainEnds, reason="a dictionary has no places")
-def test_what_is_forgotten_is_not_found_again_in_the_table_before():
+def test_forgotten_tails_are_not_found_in_the_older_table():
     """Digests of one place, more than it takes, put again and again while the table grows."""
     ends, model = Ends(1 << 16), {}
     for again in range(3):
@@ -189,7 +189,7 @@ def test_tails_of_very_many_queues_at_once(kind):
 
 
 @pytest.mark.parametrize("kind", TAILS)
-def test_what_is_no_digest_no_reference_and_not_waiting(kind):
+def test_invalid_digests_references_and_missing_waiters(kind):
     tails = kind(10, 1)
     digest = queue_digest(b"q")
     tails.learn(digest, 3)

@@ -109,7 +109,7 @@ async def test_half_a_batch_is_never_written(tmp_path: Path, monkeypatch: pytest
     await engine.close()
 
 
-async def test_all_that_is_staged_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_staged_files_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Under the interval policy too: backups share full segments with the log, which after a power failure would go on
     in one of them where the disk has its end."""
     config = replace(CONFIG, policy="interval", interval_ms=3_600_000, retention_bytes=0)

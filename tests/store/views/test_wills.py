@@ -37,7 +37,7 @@ async def test_a_will_is_kept_until_its_message_comes(bench: Bench):
             await bench.reopen()
 
 
-async def test_a_will_that_was_held_ends_no_later_one(bench: Bench):
+async def test_a_released_will_does_not_end_a_later_one(bench: Bench):
     """Neither when it is due nor by the copy of it that goes in its place."""
     done = await bench.append(will(), sent(delayed=True))
     await bench.append(will(payload=b"new"))
@@ -49,7 +49,7 @@ async def test_a_will_that_was_held_ends_no_later_one(bench: Bench):
     assert found.payload == b"new"
 
 
-async def test_what_ends_a_will(bench: Bench):
+async def test_records_that_end_a_will(bench: Bench):
     for records in (
         [sent()],
         [control.WillDropped(1).frame(b"c")],
@@ -65,7 +65,7 @@ async def test_what_ends_a_will(bench: Bench):
         await bench.append(control.SessionEnded(9).frame(b"c"))
 
 
-async def test_what_does_not(bench: Bench):
+async def test_records_that_do_not_end_a_will(bench: Bench):
     await bench.append(control.SessionOpened(3, 60, True).frame(b"c"), will(epoch=3))
     await bench.append(control.WillDropped(2).frame(b"c"), control.WillDropped(3).frame(b"d"), sent(b"d"))
     await bench.append(control.SessionOpened(2, 60, True).frame(b"c"), will(epoch=2, payload=b"of an old connection"))
@@ -93,7 +93,7 @@ async def test_a_will_is_due_after_its_delay_or_with_the_end_of_the_session(benc
     assert [due for _, due in await bench.engine.wills_waiting(9)] == [1000, 1000, 11_000, 31_000, 31_000]
 
 
-async def test_a_newer_will_takes_the_place_of_an_older_one(bench: Bench):
+async def test_a_newer_will_replaces_an_older_one(bench: Bench):
     await bench.append(
         control.SessionOpened(1, 60, True).frame(b"c"), will(), control.SessionClosed(1, 60, 1000).frame(b"c")
     )
@@ -111,7 +111,7 @@ async def test_wills_come_in_pages(bench: Bench):
     assert [each.client_id for each in await bench.engine.wills(b"02", 9)] == [b"03", b"04", b"05", b"06"]
 
 
-async def test_a_will_says_whose_it_is(bench: Bench):
+async def test_a_will_names_its_user(bench: Bench):
     for sender in ((b"alice", True, False), (b"", False, False), (b"cert", False, True), (b"", False, True)):
         await bench.append(control.WillSet(7, 0, b"w", 0, b"", b"gone", *sender).frame(b"c"))
         for _ in range(2):
