@@ -4,9 +4,10 @@
 installed without a node, so it may import `record` and nothing else of Sluice.
 """
 
-from cloud_sdk.broadcast_consumer import BroadcastConsumer
 from cloud_sdk.client import Client
 from cloud_sdk.consumer_options import SelectionOptions
+from cloud_sdk.consuming.broadcast_consumer import BroadcastConsumer
+from cloud_sdk.consuming.pull_consumer import PullConsumer
 from cloud_sdk.errors import (
     Busy,
     ClientClosed,
@@ -24,8 +25,9 @@ from cloud_sdk.errors import (
     Unavailable,
     Untrusted,
 )
-from cloud_sdk.idempotent_producer import IdempotentProducer
-from cloud_sdk.leases import Lease
+from cloud_sdk.groups.leases import Lease
+from cloud_sdk.groups.push_consumer import PushConsumer
+from cloud_sdk.groups.simple_consumer import Delivery, SimpleConsumer
 from cloud_sdk.message import (
     Batch,
     Child,
@@ -39,13 +41,11 @@ from cloud_sdk.message import (
     Timer,
     inbox_of,
 )
+from cloud_sdk.producing.idempotent_producer import IdempotentProducer
 from cloud_sdk.properties import Properties
-from cloud_sdk.pull_consumer import PullConsumer
-from cloud_sdk.push_consumer import PushConsumer
-from cloud_sdk.security import Credentials, Tls
-from cloud_sdk.simple_consumer import Delivery, SimpleConsumer
 from cloud_sdk.trace import Happened, TraceEvent
-from cloud_sdk.transaction import Decision, Transaction, TransactionChecks
+from cloud_sdk.transactions import Decision, Transaction, TransactionChecks
+from cloud_sdk.transport.security import Credentials, Tls
 
 __all__ = [
     "Batch",

@@ -8,12 +8,14 @@ from types import TracebackType
 from typing import Final, Unpack
 
 import record
-from cloud_sdk.broadcast_consumer import BroadcastConsumer, BroadcastHandler
-from cloud_sdk.closing import create_closing_task, wait_for_close
-from cloud_sdk.connection import NodeConnection
 from cloud_sdk.consumer_options import ReadOptions, SelectionOptions, Start, checked_start, selection_of
+from cloud_sdk.consuming.broadcast_consumer import BroadcastConsumer, BroadcastHandler
+from cloud_sdk.consuming.partitions import Partitions
+from cloud_sdk.consuming.pull_consumer import PullConsumer
 from cloud_sdk.errors import InvalidArgument, NoAnswer, as_invalid_argument, require_positive
-from cloud_sdk.idempotent_producer import IdempotentProducer, forget
+from cloud_sdk.groups.push_consumer import Handler, PushConsumer
+from cloud_sdk.groups.simple_consumer import SimpleConsumer
+from cloud_sdk.lifetime.closing import create_closing_task, wait_for_close
 from cloud_sdk.message import (
     Batch,
     Child,
@@ -27,16 +29,14 @@ from cloud_sdk.message import (
     Timer,
     inbox_of,
 )
-from cloud_sdk.partitions import Partitions
-from cloud_sdk.producer import Producer
+from cloud_sdk.producing.idempotent_producer import IdempotentProducer, forget
+from cloud_sdk.producing.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
-from cloud_sdk.pull_consumer import PullConsumer
-from cloud_sdk.push_consumer import Handler, PushConsumer
 from cloud_sdk.replies import Replies
-from cloud_sdk.security import Credentials, Tls
-from cloud_sdk.simple_consumer import SimpleConsumer
 from cloud_sdk.trace import TraceEvent, event_of
-from cloud_sdk.transaction import Checker, Transaction, TransactionChecks
+from cloud_sdk.transactions import Checker, Transaction, TransactionChecks
+from cloud_sdk.transport.connection import NodeConnection
+from cloud_sdk.transport.security import Credentials, Tls
 
 _LAST_S: Final = 1.0  # for answers to sends, if the handlers have used all the time of `close`
 _NEVER_MS: Final = (1 << 63) - 1  # later than any message

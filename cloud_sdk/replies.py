@@ -7,9 +7,9 @@ data. An answer without any (MQTT 3.1.1 has none) belongs to the request that ha
 import asyncio
 from typing import Any, Final
 
+from cloud_sdk.consuming.partitions import Partitions
 from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError
 from cloud_sdk.message import Message, PartitionBounds
-from cloud_sdk.partitions import Partitions
 
 _WAIT_S: Final = 20.0  # how long one Pull waits
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from cloud_sdk import Credentials, InvalidArgument, Tls
 from cloud_sdk.blocking import Client
-from cloud_sdk.connection import NodeConnection
+from cloud_sdk.transport.connection import NodeConnection
 from streaming.option_values import OptionError, boolean, required
 
 CONNECTION_OPTIONS: Final = (

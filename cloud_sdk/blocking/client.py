@@ -13,8 +13,7 @@ from typing import Unpack
 from weakref import WeakSet
 
 from cloud_sdk import client as aio
-from cloud_sdk import idempotent_producer as aio_idempotent
-from cloud_sdk import transaction as aio_transaction
+from cloud_sdk import transactions as aio_transaction
 from cloud_sdk.blocking.consumers import PullConsumer, PushConsumer, SimpleConsumer
 from cloud_sdk.blocking.loop_thread import LoopThread
 from cloud_sdk.consumer_options import (
@@ -38,9 +37,10 @@ from cloud_sdk.message import (
     SendOptions,
     Timer,
 )
-from cloud_sdk.security import Credentials, Tls
+from cloud_sdk.producing import idempotent_producer as aio_idempotent
 from cloud_sdk.trace import TraceEvent
-from cloud_sdk.transaction import Decision
+from cloud_sdk.transactions import Decision
+from cloud_sdk.transport.security import Credentials, Tls
 
 
 class Client:
@@ -131,7 +131,7 @@ class Client:
         executor = ThreadPoolExecutor(1, "sluice-checker")
 
         async def check(message: Message) -> Decision:
-            call = partial(copy_context().run, checker, message)  # with the mark of `cloud_sdk.closing`
+            call = partial(copy_context().run, checker, message)  # with the mark of `cloud_sdk.lifetime.closing`
             return await asyncio.get_running_loop().run_in_executor(executor, call)
 
         return TransactionChecks(thread, client.transaction_checks(check), executor)
@@ -165,7 +165,7 @@ class Client:
         executor = ThreadPoolExecutor(concurrency, "sluice-handler")
 
         async def handle(delivery: Message) -> None:
-            call = partial(copy_context().run, handler, delivery)  # with the mark of `cloud_sdk.closing`
+            call = partial(copy_context().run, handler, delivery)  # with the mark of `cloud_sdk.lifetime.closing`
             await asyncio.get_running_loop().run_in_executor(executor, call)
 
         consumer = client.push_consumer(group, parent, handle, concurrency=concurrency, **options)
@@ -184,7 +184,7 @@ class Client:
         executor = ThreadPoolExecutor(1, "sluice-handler")
 
         async def handle(message: Message) -> None:
-            call = partial(copy_context().run, handler, message)  # with the mark of `cloud_sdk.closing`
+            call = partial(copy_context().run, handler, message)  # with the mark of `cloud_sdk.lifetime.closing`
             await asyncio.get_running_loop().run_in_executor(executor, call)
 
         return PushConsumer(thread, client.broadcast_consumer(parent, handle, **options), executor)

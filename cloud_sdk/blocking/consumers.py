@@ -8,14 +8,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
-from cloud_sdk import broadcast_consumer as aio_broadcast
-from cloud_sdk import pull_consumer as aio_pull
-from cloud_sdk import push_consumer as aio_push
-from cloud_sdk import simple_consumer as aio_consumer
 from cloud_sdk.blocking.loop_thread import LoopThread
 from cloud_sdk.consumer_options import Start
+from cloud_sdk.consuming import broadcast_consumer as aio_broadcast
+from cloud_sdk.consuming import pull_consumer as aio_pull
 from cloud_sdk.errors import ClientClosed, check_delay
-from cloud_sdk.leases import Lease
+from cloud_sdk.groups import push_consumer as aio_push
+from cloud_sdk.groups import simple_consumer as aio_consumer
+from cloud_sdk.groups.leases import Lease
 from cloud_sdk.message import Message
 
 _POLL_S: Final = 5.0  # how long an iterator waits at once, so that Ctrl-C is handled

@@ -1,10 +1,11 @@
 """Spark's writers: a task sends the rows of its partition to the node, which stores each row once.
 
 A task of a streaming query is the idempotent producer `query id/partition`, and the batch is its unit of work
-(`cloud_sdk.idempotent_producer`). Spark repeats a batch if a task, its machine or the driver died before the checkpoint
-had the batch. The node knows how much of the batch it has and stores the rest. A task's rows must therefore be the
-same, in the same order, each time. The rows of this source and of maps, filters and stateful operators over it are.
-Behind another shuffle, `sortWithinPartitions` makes them so. If they differ, the node refuses them and the query fails.
+(`cloud_sdk.producing.idempotent_producer`). Spark repeats a batch if a task, its machine or the driver died before the
+checkpoint had the batch. The node knows how much of the batch it has and stores the rest. A task's rows must therefore
+be the same, in the same order, each time. The rows of this source and of maps, filters and stateful operators over it
+are. Behind another shuffle, `sortWithinPartitions` makes them so. If they differ, the node refuses them and the query
+fails.
 """
 
 import secrets

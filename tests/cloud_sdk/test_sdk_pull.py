@@ -18,8 +18,8 @@ from cloud_sdk import (
     Unavailable,
 )
 from cloud_sdk.blocking import Client as BlockingClient
-from cloud_sdk.partitions import Partitions
-from cloud_sdk.pull_consumer import PullConsumer
+from cloud_sdk.consuming.partitions import Partitions
+from cloud_sdk.consuming.pull_consumer import PullConsumer
 from tests.waiting import patience
 
 

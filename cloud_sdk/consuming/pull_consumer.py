@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Final, Unpack
 
 from cloud_sdk.consumer_options import SelectionOptions, Start
+from cloud_sdk.consuming.partitions import Partitions
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError
+from cloud_sdk.lifetime.open_resources import OpenResources
 from cloud_sdk.message import Batch, Message
-from cloud_sdk.open_resources import OpenResources
-from cloud_sdk.partitions import Partitions
 
 _WAIT_S: Final = 20.0  # how long one Pull waits at the end
 

@@ -14,15 +14,15 @@ from types import TracebackType
 from typing import Final
 
 import record
-from cloud_sdk.closing import create_closing_task, wait_for_close
-from cloud_sdk.connection import NodeConnection
 from cloud_sdk.consumer_options import Start, checked_start
 from cloud_sdk.errors import ClientClosed, InvalidArgument, as_invalid_argument, require_positive
-from cloud_sdk.leases import Lease
-from cloud_sdk.member_stream import MemberStream
+from cloud_sdk.groups.leases import Lease
+from cloud_sdk.groups.member_stream import MemberStream
+from cloud_sdk.lifetime.closing import create_closing_task, wait_for_close
+from cloud_sdk.lifetime.open_resources import OpenResources
 from cloud_sdk.message import Message
-from cloud_sdk.open_resources import OpenResources
 from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.transport.connection import NodeConnection
 
 _WAIT_S: Final = 20.0  # how long one Receive waits at the end
 _SAFE_SHARE: Final = 0.9  # of a lease; later, a buffered message is dropped and comes again

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final
 
-from cloud_sdk.closing import enter_handler
-from cloud_sdk.connection import Retry, is_transient
+from cloud_sdk.consuming.pull_consumer import PullConsumer
 from cloud_sdk.errors import OffsetOutOfRange, SluiceError, TryAgain
-from cloud_sdk.handler_lifetime import HandlerLifetime, log_end
+from cloud_sdk.lifetime.closing import enter_handler
+from cloud_sdk.lifetime.handler_lifetime import HandlerLifetime, log_end
+from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.message import Message
-from cloud_sdk.pull_consumer import PullConsumer
-from cloud_sdk.tasks import is_cancelled
+from cloud_sdk.transport.connection import Retry, is_transient
 
 logger = logging.getLogger(__name__)
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Unpack
 
-from cloud_sdk.connection import NodeConnection
 from cloud_sdk.consumer_options import ReadOptions, selection_of
 from cloud_sdk.errors import as_invalid_argument
 from cloud_sdk.message import Batch, PartitionBounds
 from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.transport.connection import NodeConnection
 
 
 class Partitions:

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Final
 
-from cloud_sdk.closing import enter_handler
-from cloud_sdk.connection import Retry, is_transient
 from cloud_sdk.errors import SluiceError, TryAgain
-from cloud_sdk.handler_lifetime import HandlerLifetime, log_end
-from cloud_sdk.leases import Lease
-from cloud_sdk.simple_consumer import Delivery, SimpleConsumer
-from cloud_sdk.tasks import is_cancelled
+from cloud_sdk.groups.leases import Lease
+from cloud_sdk.groups.simple_consumer import Delivery, SimpleConsumer
+from cloud_sdk.lifetime.closing import enter_handler
+from cloud_sdk.lifetime.handler_lifetime import HandlerLifetime, log_end
+from cloud_sdk.lifetime.tasks import is_cancelled
+from cloud_sdk.transport.connection import Retry, is_transient
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
 
-from cloud_sdk.closing import called_from_handler_of, create_closing_task, log_lost_settlements, wait_for_close
 from cloud_sdk.errors import ClientClosed, SluiceError
-from cloud_sdk.open_resources import OpenResources, Resource
+from cloud_sdk.lifetime.closing import called_from_handler_of, create_closing_task, log_lost_settlements, wait_for_close
+from cloud_sdk.lifetime.open_resources import OpenResources, Resource
 
 logger = logging.getLogger(__name__)
 

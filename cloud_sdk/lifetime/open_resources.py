@@ -4,8 +4,8 @@ import asyncio
 from contextlib import suppress
 from typing import Final, Protocol
 
-from cloud_sdk.closing import called_from_handler_of, create_closing_task, log_lost_settlements
 from cloud_sdk.errors import ClientClosed
+from cloud_sdk.lifetime.closing import called_from_handler_of, create_closing_task, log_lost_settlements
 
 _LAST_S: Final = 1.0  # for a resource to end after `stop_waiting`
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar, copy_context
 from typing import Final
 
 from cloud_sdk.errors import SluiceError
-from cloud_sdk.tasks import is_cancelled
+from cloud_sdk.lifetime.tasks import is_cancelled
 
 logger = logging.getLogger(__name__)
 

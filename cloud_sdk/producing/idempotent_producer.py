@@ -12,10 +12,10 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Final
 
-from cloud_sdk.connection import NodeConnection
 from cloud_sdk.errors import InvalidArgument
 from cloud_sdk.message import OutgoingMessage, Receipt
-from cloud_sdk.producer import Producer, split_requests
+from cloud_sdk.producing.producer import Producer, split_requests
+from cloud_sdk.transport.connection import NodeConnection
 
 MAX_NUMBER: Final = (1 << 39) - 1
 _REQUEST_BITS: Final = 24  # of a sequence: the number of the request within its unit of work

@@ -1,0 +1,1 @@
+"""Sends: one stream of requests for each producer, repeated until the node has stored every message once."""
