@@ -1,7 +1,11 @@
 """The Python SDK for cloud services: produce, consume in a group and pull by offset, over gRPC.
 
-`Client` is for asyncio, and `cloud_sdk.blocking.Client` for code without an event loop. `proto` is the wire. The SDK is
-installed without a node, so it may import `record` and nothing else of Sluice.
+`Client` is for asyncio, and `cloud_sdk.blocking.Client` for code without an event loop. The SDK is installed without a
+node, so it may import `record` and nothing else of Sluice.
+
+`producing` sends, `consuming` reads partitions by offset, `groups` has the members of groups, and `transactions` and
+`replies` are built on those. All of them call the node through `transport`, and `lifetime` closes them in order.
+`message` has what is sent and received, and `proto` is the wire.
 """
 
 from cloud_sdk.client import Client

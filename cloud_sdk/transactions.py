@@ -17,13 +17,14 @@ from typing import Unpack
 import grpc.aio
 
 import record
-from cloud_sdk.errors import InvalidArgument, SluiceError, TransactionEnded, Unavailable, from_rpc
+from cloud_sdk.errors import InvalidArgument, SluiceError, TransactionEnded, Unavailable
 from cloud_sdk.lifetime.closing import called_from_handler_of, enter_handler
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
 from cloud_sdk.producing.producer import Producer
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import NodeConnection, Retry, is_transient
+from cloud_sdk.transport.status import from_rpc
 
 logger = logging.getLogger(__name__)
 

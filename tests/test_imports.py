@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ STORE_FLOORS = (
     ("engine",),
     ("remote",),
 )
+# The packages and modules of cloud_sdk/, likewise.
+SDK_FLOORS = (
+    ("errors", "properties", "proto"),
+    ("arrow", "consumer_options", "lifetime", "message", "trace"),
+    ("transport",),
+    ("consuming", "groups", "producing"),
+    ("replies", "transactions"),
+    ("client",),
+    ("blocking",),
+)
 # Folders whose code takes bytes and gives bytes: whoever calls it hands in time, sockets and threads.
 WITHOUT_IO = ("matcher", "gateway/mqtt")
 IO_MODULES = {"asyncio", "concurrent", "os", "pathlib", "select", "selectors", "socket", "ssl", "subprocess"}
@@ -84,7 +95,9 @@ def test_imports_point_one_way(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(("package", "packages"), [("gateway", GATEWAY_FLOORS), ("store", STORE_FLOORS)])
+@pytest.mark.parametrize(
+    ("package", "packages"), [("gateway", GATEWAY_FLOORS), ("store", STORE_FLOORS), ("cloud_sdk", SDK_FLOORS)]
+)
 def test_packages_import_from_floors_below(package: str, packages: tuple[tuple[str, ...], ...]) -> None:
     root = ROOT / package
     floors = {name: floor for floor, names in enumerate(packages) for name in names}
@@ -99,6 +112,17 @@ def test_packages_import_from_floors_below(package: str, packages: tuple[tuple[s
             if top == package and other != own and floors.get(other, len(floors)) >= floors[own]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_modules_import_without_circles(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+    graph: dict[str, set[str]] = {}
+    for own, path in paths.items():
+        imported = {each for _, name in imports(path) for each in (name, name.rpartition(".")[0])}
+        graph[own] = imported.intersection(paths) - {own}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
 @pytest.mark.parametrize("folder", WITHOUT_IO)

@@ -16,11 +16,12 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import grpc.aio
 
-from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, Unavailable, stream_error
+from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, Unavailable
 from cloud_sdk.groups.leases import Lease, Settlement, leases_of, milliseconds, postponed_of, runs_of
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import ANSWER_S, NodeConnection, Retry, is_transient
+from cloud_sdk.transport.status import stream_error
 
 _MAX_SENT: Final = 16_384  # settlements of one kind in one request
 _MAX_UNSETTLED: Final = 16_384  # settlements without an answer; beyond it no more messages are received

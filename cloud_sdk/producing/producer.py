@@ -17,10 +17,11 @@ from typing import Final
 
 import grpc.aio
 
-from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceError, Unavailable, stream_error
+from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceError, Unavailable
 from cloud_sdk.message import STORED, Receipt
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import NodeConnection, Retry, is_transient
+from cloud_sdk.transport.status import stream_error
 
 MAX_MESSAGE_BYTES: Final = 8 << 20  # a node's limit, as it is configured by default
 _MAX_REQUEST_BYTES: Final = 512 << 10

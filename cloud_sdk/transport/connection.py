@@ -9,11 +9,12 @@ from typing import Final, TypeVar
 import grpc
 import grpc.aio
 
-from cloud_sdk.errors import Busy, ClientClosed, InvalidArgument, SluiceError, Unavailable, from_rpc
+from cloud_sdk.errors import Busy, ClientClosed, InvalidArgument, SluiceError, Unavailable
 from cloud_sdk.lifetime.open_resources import OpenResources
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from cloud_sdk.transport.security import AUTHORIZATION, Credentials, Tls
+from cloud_sdk.transport.status import from_rpc
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
