@@ -18,9 +18,9 @@ from cloud_sdk import (
     Unavailable,
     Untrusted,
 )
-from cloud_sdk.errors import from_rpc
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
+from cloud_sdk.transport.status import from_rpc
 from tests.waiting import patience
 
 

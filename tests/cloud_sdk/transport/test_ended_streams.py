@@ -4,7 +4,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from cloud_sdk.errors import SluiceError, Unauthenticated, Unavailable, stream_error
+from cloud_sdk.errors import SluiceError, Unauthenticated, Unavailable
+from cloud_sdk.transport.status import stream_error
 from tests.waiting import patience
 
 _CORE = (grpc.StatusCode.INTERNAL, "Internal error from Core")
@@ -43,7 +44,7 @@ class Call:
 async def test_the_node_s_status_counts(
     statuses: list[tuple[grpc.StatusCode, str]], kind: type[SluiceError], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloud_sdk.errors._STATUS_S", 0.05)
+    monkeypatch.setattr("cloud_sdk.transport.status._STATUS_S", 0.05)
     call = Call(*statuses)
     async with patience():
         error = await stream_error(call)  # type: ignore[arg-type]
