@@ -108,7 +108,7 @@ class StoredMessage:
         user = dict(found.user)
         system = pb.SystemProperties(
             message_id=user.get(MESSAGE_ID, f"{self.position:016X}"),
-            keys=[value for name, value in found.user if name == KEY],
+            keys=_keys(found.user, user.get(MESSAGE_ID)),
             body_digest=pb.Digest(type=pb.MD5, checksum=_md5(self.body)),
             body_encoding=pb.IDENTITY,
             message_type=pb.FIFO if ORDERING_KEY in user else pb.NORMAL,
@@ -189,21 +189,27 @@ def _mqtt_properties(user: dict[str, str], system: pb.SystemProperties) -> Messa
         )
     pairs = properties.user
     pairs.extend(user.items())
-    pairs.append((MESSAGE_ID, system.message_id))
+    pairs += ((MESSAGE_ID, system.message_id), (KEY, system.message_id))  # as in RocketMQ, the id is a key as well
     if system.HasField("born_timestamp"):
         pairs.append((BORN, str(_ms(system.born_timestamp, pb.BAD_REQUEST))))
     if system.tag:
         if not is_tag(system.tag):
             raise RocketError(pb.ILLEGAL_MESSAGE_TAG, f"{system.tag[:100]!r} is not a tag")
         pairs.append((TAG, system.tag))
-    if len(system.keys) > MAX_KEYS or any(not 0 < len(key.encode()) <= MAX_KEY for key in system.keys):
-        raise RocketError(pb.ILLEGAL_MESSAGE_KEY, f"a message has up to {MAX_KEYS} keys of 1 to {MAX_KEY} bytes")
+    if len(system.keys) >= MAX_KEYS or any(not 0 < len(key.encode()) <= MAX_KEY for key in system.keys):
+        raise RocketError(pb.ILLEGAL_MESSAGE_KEY, f"a message has up to {MAX_KEYS - 1} keys of 1 to {MAX_KEY} bytes")
     pairs.extend((KEY, key) for key in system.keys)
     if system.message_group:
         pairs.append((ORDERING_KEY, system.message_group))
     if system.trace_context:
         pairs.append((TRACE, system.trace_context))
     return properties
+
+
+def _keys(user: list[tuple[str, str]], message_id: str | None) -> list[str]:
+    """The keys of a message, without its message id."""
+    keys = [value for name, value in user if name == KEY]
+    return keys[1:] if keys[:1] == [message_id] else keys
 
 
 def _flags(user: dict[str, str]) -> int:

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from cloud_sdk import Client, OutgoingMessage
@@ -13,6 +14,7 @@ from gateway.node.rpc_server import RpcServer
 from sluice.cli import main
 from store.config import StoreConfig
 from store.engine import Engine
+from tests.gateway.rocketmq.test_rocket_service import Wire
 
 TOPICS = ["home/bath/temp", "home/bath/hum", "home/bath", "home/hall/temp", "office/x", "/odd", "home/bell\x07"]
 
@@ -92,7 +94,32 @@ async def test_messages_are_found(call: Call) -> None:
     assert await call("find", "orders", "--key", "nobody's") == (0, [], "")
     code, lines, errors = await call("find", "--key", "order-17")
     assert (code, lines) == (2, [])
-    assert "--key needs PARENT" in errors
+    assert "need PARENT" in errors
+
+
+async def test_messages_are_found_by_the_ids_of_rocketmq(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=4 << 20))
+    server = RpcServer(engine, Authority(engine, 0))
+    port = await server.start("127.0.0.1", 0)
+    message_id = "0156F7E71C361B21BC024CCDBE00000000"
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel, Client(f"127.0.0.1:{port}") as client:
+        wire = Wire(channel)
+        await wire.send(b"other", message_id="01")
+        await wire.send(b"sought", message_id=message_id, keys=["order-17"])
+        plain = await client.send("home/bath", b"from a device")
+        (found,) = await client.find("home", key="order-17")
+    for words, payload in (
+        (["home", "--id", message_id], "sought"),
+        (["--id", f"{found.position:016X}"], "sought"),
+        (["--id", f"{plain.position:016X}"], "from a device"),
+    ):
+        assert await asyncio.to_thread(main, ["find", *words, "--json", "--port", str(port)]) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+        assert json.loads(line)["payload"] == payload
+    assert await asyncio.to_thread(main, ["find", "--id", message_id, "--port", str(port)]) == 2
+    assert "need PARENT" in capsys.readouterr().err
+    await server.stop(0.2)
+    await engine.close()
 
 
 async def test_a_failed_query_exits_with_1(

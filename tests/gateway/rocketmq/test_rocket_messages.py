@@ -80,8 +80,8 @@ def test_a_message_is_received_as_it_was_sent(
 
 def test_services_of_the_native_sdk_see_tag_keys_and_message_group() -> None:
     sent = message(b"", {}, tag="paid", keys=["a", "b"], message_group="order-7", message_type=pb.FIFO)
-    seen = NativeMessage(record.seal([outgoing(sent).frame], 4096, 1, NOW_MS, 0), 0, 0, 0)
-    assert (seen.tag, seen.keys, seen.ordering_key) == ("paid", ["a", "b"], "order-7")
+    seen = NativeMessage(record.decode_all(record.seal([outgoing(sent).frame], 4096, 1, NOW_MS, 0))[0], 0, 0)
+    assert (seen.tag, seen.keys, seen.ordering_key) == ("paid", ["01", "a", "b"], "order-7")
 
 
 def test_mqtt_has_fields_for_some_properties() -> None:
@@ -99,7 +99,7 @@ def test_mqtt_has_fields_for_some_properties() -> None:
     block = read_message_block(found.block)
     assert (block.content_type, block.response_topic) == ("text/plain", b"home/hall/answer")
     assert (block.correlation_data, block.message_expiry) == (b"\0\1\2", 60)
-    assert {name for name, _ in block.user} == {"message-id"}
+    assert {name for name, _ in block.user} == {"message-id", "key"}
     assert dict(found.message(TOPIC).user_properties) == {**user, "clientId": "service"}
 
 
@@ -168,7 +168,7 @@ def test_half_messages() -> None:
         (message(message_type=pb.DELAY, delivery_timestamp={"seconds": 1 << 62}), pb.ILLEGAL_DELIVERY_TIME),
         (message(born_timestamp={"seconds": 1 << 62}), pb.BAD_REQUEST),
         (message(tag="a|b"), pb.ILLEGAL_MESSAGE_TAG),
-        (message(keys=["k"] * 17), pb.ILLEGAL_MESSAGE_KEY),
+        (message(keys=["k"] * 16), pb.ILLEGAL_MESSAGE_KEY),
         (message(keys=["k" * 256]), pb.ILLEGAL_MESSAGE_KEY),
         (message(user={"originMqttTopic": "away/x"}), pb.ILLEGAL_MESSAGE_PROPERTY_KEY),
         (message(user={"originMqttTopic": "home/+"}), pb.ILLEGAL_MESSAGE_PROPERTY_KEY),
