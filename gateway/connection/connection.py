@@ -4,7 +4,8 @@ The walk of a PUBLISH: `receive` decodes everything that one read of the socket 
 the batch of this read (`gateway.connection.handle_publish`), which goes to the store as one append with one run of
 acknowledgements. When the commit is durable, `PublishBatch.done` sends that run.
 
-Requests that may take time (CONNECT, AUTH, SUBSCRIBE, UNSUBSCRIBE) go to the `RequestCallbacks`.
+Requests that may take time (CONNECT, AUTH, SUBSCRIBE, UNSUBSCRIBE) go to the `RequestCallbacks`. SUBSCRIBE and
+UNSUBSCRIBE do not overtake messages: they, and everything behind them, wait until what came before is committed.
 """
 
 import logging
@@ -76,6 +77,7 @@ class Connection(PublishHandler):
         self.identity: Identity | None = None  # from CONNACK on
         self.enhanced_auth: EnhancedAuthentication | None = None  # an authentication with AUTH packets is under way
         self.early: list[Packet] | None = None  # packets behind a CONNECT that is being served
+        self.deferred: list[Packet] | None = None  # SUBSCRIBE or UNSUBSCRIBE behind uncommitted messages, and the rest
         self.last_received: float = 0.0  # monotonic seconds: a packet, or _LIVELY bytes of one
         self.received_since: int = 0  # bytes since then
         self.keep_alive: int = 0  # seconds
@@ -130,6 +132,8 @@ class Connection(PublishHandler):
             self.received_since = 0
         if self.session is None:
             self._before_session(packets)
+        elif self.deferred is not None:
+            self.deferred += packets
         elif packets:
             self._handle(packets)
         if self.closed:
@@ -138,7 +142,8 @@ class Connection(PublishHandler):
             self._count_partial(bool(packets))
         error = decoder.error
         if error is not None:
-            self.fail(error)
+            if self.deferred is None:
+                self.fail(error)
         elif decoder.has_more and not self.yielding:
             self.yielding = True
             self.pause_reading()
@@ -159,8 +164,8 @@ class Connection(PublishHandler):
     def _go_on(self) -> None:
         """Decode on: the other clients have had their turn."""
         self.yielding = False
-        if self.closed or self.connecting:
-            return  # `opened` goes on
+        if self.closed or self.connecting or self.deferred is not None:
+            return  # `opened` or `committed` goes on
         self._decode(b"")
         self.resume_reading()
 
@@ -220,6 +225,7 @@ class Connection(PublishHandler):
         session = self.session
         assert session is not None
         batch: PublishBatch | None = None
+        deferred: list[Packet] | None = None
         released: list[int] | None = None
         published = 0
         for packet in packets:
@@ -238,6 +244,9 @@ class Connection(PublishHandler):
                 if released is None:
                     released = []
                 released.append(packet.packet_id)
+            elif (batch is not None or self.uncommitted) and isinstance(packet, (Subscribe, Unsubscribe)):
+                deferred = packets[packets.index(packet) :]
+                break
             elif not self._handle_rare(session, packet):
                 break
         if batch is not None and batch.frames:
@@ -246,8 +255,38 @@ class Connection(PublishHandler):
             self.limit_rate(published)
         if released is not None:
             self.release(session, released)
+        self._end_read(deferred)
+
+    def _end_read(self, deferred: list[Packet] | None) -> None:
+        """End with DISCONNECT, or handle the deferred packets when the messages before them are committed."""
         if self.disconnect_packet is not None:
             self._disconnected(self.disconnect_packet)
+        elif deferred is None or self.closed:
+            return
+        elif self.uncommitted:
+            self.deferred = deferred
+            self.awaits_commit = True
+            self.pause_reading()
+        else:  # no message was accepted
+            self._handle(deferred)
+
+    def committed(self) -> None:
+        """All messages that were appended are committed: handle what waits for that."""
+        packets = self.deferred
+        self.deferred = None
+        self.awaits_commit = False
+        if packets is not None and not self.closed:
+            self._handle(packets)
+            self._after_deferred()
+
+    def _after_deferred(self) -> None:
+        """Go on with what the client sent behind the packets that were deferred."""
+        if self.closed or self.deferred is not None:
+            return
+        if self.decoder.error is not None:
+            self.fail(self.decoder.error)
+        elif self.decoder.has_more:
+            self._go_on()
 
     def _handle_rare(self, session: Session, packet: Packet) -> bool:
         """Handle a packet that is not of the hot path. Returns False when the connection is closing."""
@@ -332,7 +371,10 @@ class Connection(PublishHandler):
         if self.closed:
             return
         self.closed = True
-        self.requests.lost(self, False)
+        last = self.deferred[-1] if self.deferred else None
+        if isinstance(last, Disconnect):
+            self.disconnect_packet = last
+        self.requests.lost(self, isinstance(last, Disconnect) and last.reason == ReasonCode.SUCCESS)
 
     def has_left(self) -> bool:
         """Whether the client has closed its end while it waited for CONNACK.

@@ -72,6 +72,10 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         reason = ReasonCode.SERVER_BUSY if busy else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         self.fail(ProtocolError(str(error), reason))
 
+    def committed(self) -> None:
+        """All messages of `awaits_commit` are committed."""
+        raise NotImplementedError
+
     def may_receive(self, _topic_filter: bytes) -> bool:
         permissions = self.permissions
         return permissions is None or permissions.may_subscribe(_topic_filter)
@@ -275,6 +279,8 @@ class PublishBatch:
         if acks:
             connection.send(acks[0] if len(acks) == 1 else b"".join(acks))
         if connection.reading_paused:
+            if connection.awaits_commit and not connection.uncommitted:
+                connection.committed()
             connection.resume_reading()
 
 

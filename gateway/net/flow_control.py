@@ -33,6 +33,7 @@ class FlowControl(WriteBuffer):
         self.uncommitted: int = 0  # bytes that the store has and has not committed
         self.waiting_batches: int = 0  # reads whose messages wait until the store takes more
         self.unanswered: int = 0  # bytes read while the socket took no answers
+        self.awaits_commit: bool = False  # packets wait until all messages before them are committed
         self.yielding: bool = False  # a part of what was read waits for the next turn of the loop
         self.reading_paused: bool = False
 
@@ -77,7 +78,7 @@ class FlowControl(WriteBuffer):
         """Resume reading unless there is another reason to pause it."""
         if not self.reading_paused or self.closed or self.connecting or self.rate_limited or self.yielding:
             return
-        if self.waiting_batches:
+        if self.waiting_batches or self.awaits_commit:
             return
         if self.uncommitted * 2 <= self.max_uncommitted and self.unanswered <= _MAX_UNANSWERED:
             self.reading_paused = False

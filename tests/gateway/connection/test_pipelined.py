@@ -9,9 +9,10 @@ from gateway.topics.subscribe_request import SubscribeRequest
 from store.api import Store, StoredSubscription
 from store.engine import Engine
 from tests.gateway.conftest import MakeNode
+from tests.gateway.connection.test_slow_disk import slow_disk
 from tests.gateway.crash import crashed
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PUBACK, PUBLISH, SUBACK, UNSUBACK, Packet, RawClient
+from tests.gateway.raw import PINGRESP, PUBACK, PUBLISH, SUBACK, UNSUBACK, Packet, RawClient
 from tests.gateway.session.test_durable import durable, publish
 
 
@@ -123,3 +124,86 @@ async def next_message(client: RawClient) -> Packet:
     while (packet := await client.packet()).kind != PUBLISH:
         pass
     return packet
+
+
+# --- behind messages: what a connection sends counts in its order
+
+
+@pytest.mark.mqtt5("3.3.1-5", "3.3.1-6")
+@pytest.mark.mqtt311("3.3.1-5", "3.3.1-10", "3.3.1-11")
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("clean", [False, True])
+async def test_subscribe_does_not_overtake_the_end_of_a_retained_message(
+    node: Node, version: int, qos: int, clean: bool
+) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", version, clean, expiry=0 if clean else 100)
+    await client.publish(b"t", b"old", retain=True)
+    client.send(
+        wire.publish(version, b"t", b"", qos, 2, retain=True), wire.subscribe(version, 3, (b"t", 1)), b"\xc0\x00"
+    )
+    kinds = []
+    while SUBACK not in kinds or PINGRESP not in kinds:
+        kinds.append((await client.packet()).kind)
+    assert sorted(kinds) == sorted([PUBACK] * qos + [SUBACK, PINGRESP])
+    await client.quiet()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("clean", [False, True])
+async def test_unsubscribe_does_not_overtake_a_message(node: Node, version: int, qos: int, clean: bool) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", version, clean, expiry=0 if clean else 100)
+    await client.subscribe((b"t", 0))
+    client.send(wire.publish(version, b"t", b"last", qos, 2), wire.unsubscribe(version, 3, b"t"))
+    kinds = {(await client.packet()).kind for _ in range(2 + qos)}
+    assert kinds == {PUBLISH, UNSUBACK, *[PUBACK] * qos}
+    await publish(node, b"t", b"more")
+    await client.quiet()
+
+
+async def test_what_is_behind_a_waiting_subscribe_waits_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what comes in later reads, and what ends the connection."""
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, True)
+    connection = node._sessions.held[b"c"][1]
+    go_on = slow_disk(monkeypatch)
+    client.send(wire.publish(5, b"t", b"1", 1, 1))
+    while not connection.uncommitted:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    client.send(wire.subscribe(5, 2, (b"t", 0)), wire.publish(5, b"t", b"2", 1, 3), wire.unsubscribe(5, 4, b"t"))
+    while not connection.awaits_commit:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    client.send(b"\xc0\x00" + wire.publish(5, b"t", b"3", 1, 5) + b"\xc0\x01\x00")
+    for _ in range(100):
+        await asyncio.sleep(0)
+    go_on.set()
+    packets = []
+    while not packets or packets[-1].kind != 14:
+        packets.append(await client.packet())
+    assert [packet.packet_id for packet in packets if packet.kind in (PUBACK, SUBACK, UNSUBACK)][:4] == [1, 2, 3, 4]
+    (message,) = [client.parse(packet) for packet in packets if packet.kind == PUBLISH]
+    assert message.payload == b"2"
+    assert packets[-1].body[0] == 0x81
+
+
+@pytest.mark.mqtt5("3.14.4-3")
+async def test_a_disconnect_behind_a_waiting_subscribe_drops_the_will(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the network connection ends before it is its turn."""
+    watcher = await RawClient.connect(node.ports.mqtt, b"w")
+    await watcher.subscribe((b"will", 1))
+    client = await RawClient.open(node.ports.mqtt, 5)
+    client.send(wire.connect(5, b"c", 0x06, rest=b"\x00" + wire.text(b"will") + wire.text(b"lost")))
+    await client.packet()
+    connection = node._sessions.held[b"c"][1]
+    go_on = slow_disk(monkeypatch)
+    client.send(wire.publish(5, b"t", b"1", 1, 1) + wire.subscribe(5, 2, (b"t", 0)) + b"\xe0\x00")
+    while not connection.awaits_commit:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    connection.transport.abort()
+    while not connection.closed:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    go_on.set()
+    await publish(node, b"x", b"")
+    await watcher.quiet()
