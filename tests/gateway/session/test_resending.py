@@ -6,10 +6,12 @@ import time
 import pytest
 
 from gateway.node.node import Node
+from store.api import Fetched, subscription_queue
+from store.engine import Engine
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, RawClient, ack
-from tests.waiting import until
+from tests.waiting import patience, until
 
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
 
@@ -191,3 +193,36 @@ async def test_a_message_of_qos_1_is_open_until_puback(node: Node, version: int)
     await client.drop()
     client = await connect(node, version)
     await client.quiet()
+
+
+@pytest.mark.mqtt5("3.3.4-9")
+async def test_a_resend_waits_while_a_shared_subscription_uses_the_window(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shared message comes while the message of the resend is being read."""
+    client = await connect(node)
+    await client.subscribe((b"t", 1), (b"$share/g/s", 1))
+    await publish(node, b"x", qos=1)
+    first = await client.message()
+    await client.disconnect()
+    fetch, is_reading, go_on = Engine.fetch, asyncio.Event(), asyncio.Event()
+
+    async def slow(engine: Engine, queue: bytes, *range_: int) -> Fetched:
+        if queue == subscription_queue(b"t"):
+            is_reading.set()
+            await go_on.wait()
+        return await fetch(engine, queue, *range_)
+
+    monkeypatch.setattr(Engine, "fetch", slow)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=1000, receive_maximum=1)
+    async with patience():
+        await is_reading.wait()
+    other = await RawClient.connect(node.ports.mqtt, b"other", 5)
+    await other.publish(b"s", b"shared")
+    shared = await client.message()
+    assert shared.payload == b"shared"
+    go_on.set()
+    await client.quiet()
+    client.send(ack(PUBACK, shared.packet_id))
+    again = await client.message()
+    assert (again.packet_id, again.payload, again.dup) == (first.packet_id, b"x", True)
