@@ -95,7 +95,7 @@ def _is_too_old(views: Views, frame: bytes) -> bool:
     returned as long as its record exists.
     """
     _, flags, _, topic, _, _, _ = record.decode(frame, 0)
-    return not flags & FLAG_HELD and record.store_time_of(frame, 0) < views.floors.of(parent_of(topic))
+    return not flags & FLAG_HELD and record.store_time_of(frame, 0) < views.floors.of_parent(parent_of(topic))
 
 
 def _has_key(frame: bytes, parent: bytes, key: bytes) -> bool:

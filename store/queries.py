@@ -129,7 +129,7 @@ class Queries:
             return await self.position_at(time_ms)  # retention removed a segment during the read
 
     async def retention_floor(self, parent: bytes) -> int:
-        return self._views.floors.of(parent)
+        return self._views.floors.of_parent(parent)
 
     async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
         return await find.by_key(self._views, self._reader, parent, key, after, limit, max_bytes)
@@ -260,7 +260,7 @@ class Queries:
         starts = record.split(data)
         floors = self._views.floors
         parents = [parent_of(record.decode(data, start)[3]) for start in starts]
-        young = _run([time >= floors.of(parent) for time, parent in zip(times, parents, strict=False)])
+        young = _run([time >= floors.of_parent(parent) for time, parent in zip(times, parents, strict=False)])
         starts.append(len(data))
         return young, data[starts[young.start] : starts[young.stop]]
 

@@ -29,7 +29,7 @@ class SessionDirectory(Protocol):
     kept_drops: OfflineDropCounters
 
     @property
-    def held(self) -> Mapping[bytes, tuple[Session, Connection]]:
+    def open_sessions(self) -> Mapping[bytes, tuple[Session, Connection]]:
         """Sessions and connections of this process."""
 
     @property
@@ -73,8 +73,8 @@ class SessionQueries:
         limit = min(max(int(body.get("limit", _MAX_PAGE)), 1), _MAX_PAGE)
         is_connected = bool(body.get("connected"))
         names = [] if is_connected else await self._store.sessions(after, limit)
-        held = nsmallest(limit, [name for name in self._sessions.connected if after is None or name > after])
-        names = sorted({*names, *held})[:limit]
+        connected = nsmallest(limit, [name for name in self._sessions.connected if after is None or name > after])
+        names = sorted({*names, *connected})[:limit]
         rows: list[Row] = []
         for number, name in enumerate(names):
             row = await self._row(name)
@@ -90,9 +90,9 @@ class SessionQueries:
         row = await self._row(client_id)
         if row is None:
             raise WrongRequest(f"there is no session {body['client_id']!r}")
-        held = self._sessions.held.get(client_id)
+        opened = self._sessions.open_sessions.get(client_id)
         state = await self._store.session(client_id)
-        row["filters"] = await self._filters(held[0] if held is not None else None, state)
+        row["filters"] = await self._filters(opened[0] if opened is not None else None, state)
         return row
 
     async def _kick(self, body: Row) -> Row:
@@ -106,12 +106,12 @@ class SessionQueries:
         return {}
 
     async def _row(self, client_id: bytes) -> Row | None:
-        held = self._sessions.held.get(client_id)
+        opened = self._sessions.open_sessions.get(client_id)
         state = await self._store.session(client_id)
         is_connected = client_id in self._sessions.connected
         if not is_connected and state is None:
             return None
-        session = held[0] if held is not None else None
+        session = opened[0] if opened is not None else None
         filters = await self._filters(session, state)
         will = await self._store.will(client_id)
         in_flight = 0 if state is None else len(state.outbound)
@@ -119,7 +119,7 @@ class SessionQueries:
             in_flight = session.exchanges.in_window
         row: Row = {
             "client_id": client_id.decode(),
-            "user": _user_of(held, state),
+            "user": _user_of(opened, state),
             "connected": is_connected,
             "durable": state is not None,
             "expiry_interval": state.expiry_interval if state is not None else 0,
@@ -128,11 +128,11 @@ class SessionQueries:
             "backlog": sum(each["backlog"] for each in filters),
             "in_flight": in_flight,
             "will": None if will is None else {"topic": will.topic.decode(), "due_ms": will.due_ms or None},
-            "dropped": _dropped(session.drops if session is not None else self._sessions.kept_drops.of(client_id)),
+            "dropped": _dropped(session.drops if session is not None else self._sessions.kept_drops.get(client_id)),
         }
         if gateway := self._sessions.gateway_of(client_id):
             row["gateway"] = gateway
-        return row | (_of_connection(held[1]) if held is not None else {})
+        return row | (_of_connection(opened[1]) if opened is not None else {})
 
     async def _filters(self, session: Session | None, state: SessionState | None) -> list[Row]:
         """The subscriptions, each with its backlog. A message counts in all filters that match it."""
@@ -158,9 +158,9 @@ class SessionQueries:
         return max(bounds.end - max(cursor.floor, bounds.begin) - len(cursor.acked), 0)
 
 
-def _user_of(held: tuple[Session, Connection] | None, state: SessionState | None) -> str | None:
+def _user_of(opened: tuple[Session, Connection] | None, state: SessionState | None) -> str | None:
     """The user of a session, or None."""
-    identity = held[1].identity if held is not None else None
+    identity = opened[1].identity if opened is not None else None
     name = identity.user_name if identity is not None else state.user_name if state is not None else b""
     return name.decode() or None
 

@@ -41,7 +41,7 @@ class Passwords:
         self._proven_by_source: dict[bytes, None] = {}  # digests of passwords with their source
         self._devices: dict[bytes, None] = {}  # digests of users with source and client id
         self._waiting = 0
-        self._threads_free = asyncio.Semaphore(_THREADS)
+        self._idle_threads = asyncio.Semaphore(_THREADS)
         self._pool = ThreadPoolExecutor(_THREADS, "password", os.nice, (_NICE,))  # on Linux for the thread alone
         self._loop = asyncio.get_running_loop()
 
@@ -63,7 +63,7 @@ class Passwords:
             raise ClientRefused(ReasonCode.SERVER_BUSY, "too many passwords wait to be checked")
         self._waiting += 1
         try:
-            async with self._threads_free:
+            async with self._idle_threads:
                 self.check_source(source)
                 secret = await self._loop.run_in_executor(self._pool, salted, password, user.salt, user.iterations)
         finally:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from gateway.observe.throttled_log import tell_failure
+from gateway.observe.throttled_log import log_failure
 from store.api import Appended, LogStore
 from store.errors import StoreBusy
 
@@ -42,7 +42,7 @@ class LastRecords:
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[bytes, asyncio.Future[None]] = {}  # by client id; one connection each
 
-    def of(self, client_id: bytes) -> asyncio.Future[None] | None:
+    def get(self, client_id: bytes) -> asyncio.Future[None] | None:
         """A future that is done when those of the client are in the log. None: there are none."""
         return self._under_way.get(client_id)
 
@@ -75,7 +75,7 @@ class LastRecords:
                     return
                 on_recorded()
             else:
-                tell_failure(log, appended.error, "recording the end of the connection of %r failed: %s", client_id)
+                log_failure(log, appended.error, "recording the end of the connection of %r failed: %s", client_id)
             del self._under_way[client_id]
             future.set_result(None)
             on_ended(client_id)

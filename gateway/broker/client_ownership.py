@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final, Protocol
 
 from gateway.broker.wait_limit import HasLeft, WaitLimit
-from gateway.observe.throttled_log import tell_failure
+from gateway.observe.throttled_log import log_failure
 from store.api import GatewayStore, NamedClaim
 from store.errors import GatewayEnded, StoreClosed, StoreError
 
@@ -188,7 +188,7 @@ class JoinedGateway:
                 return
             except StoreError as error:
                 if self._has_joined.is_set():
-                    tell_failure(log, error, "gateway %r has no answer of the store: %s", self.name)
+                    log_failure(log, error, "gateway %r has no answer of the store: %s", self.name)
                 self._has_joined.clear()
                 self._losses += 1
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -197,9 +197,9 @@ class JoinedGateway:
             for group in attendance.groups:
                 wake_group(group)
             for client_id, number, is_taken_over in attendance.orders:
-                self._obey(client_id, number, is_taken_over, close_client)
+                self._carry_out(client_id, number, is_taken_over, close_client)
 
-    def _obey(self, client_id: bytes, number: int, is_taken_over: bool, close_client: CloseClient) -> None:
+    def _carry_out(self, client_id: bytes, number: int, is_taken_over: bool, close_client: CloseClient) -> None:
         """Carry out an order to release a claim. The store repeats it until it has heard of the release."""
         claim = self._claims.get(client_id)
         if claim is None or claim.number != number:

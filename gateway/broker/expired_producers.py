@@ -25,11 +25,11 @@ _PAGE: Final = 1000
 
 
 class ExpiredProducers:
-    """Ends expired producers. takes_gateways: gateways may be attached, whose producers `store.remote` ends."""
+    """Ends expired producers. accepts_gateways: gateways may be attached, whose producers `store.remote` ends."""
 
-    def __init__(self, engine: Engine, takes_gateways: bool) -> None:
+    def __init__(self, engine: Engine, accepts_gateways: bool) -> None:
         self._engine = engine
-        self._takes_gateways = takes_gateways
+        self._accepts_gateways = accepts_gateways
 
     async def run(self) -> None:
         """End expired producers now and periodically."""
@@ -52,7 +52,7 @@ class ExpiredProducers:
                 control.ProducerEnded(row.position).frame(row.producer)
                 for row in page
                 if (
-                    not self._takes_gateways
+                    not self._accepts_gateways
                     if is_gateway(row.producer)
                     else row.position < (far if is_returning(row.producer) else horizon)
                 )

@@ -46,7 +46,7 @@ class SubscribeHandler:
         shared: SharedSubscriptions,
         config: MqttConfig,
         spawn: Callable[[Coroutine[object, None, None]], None],
-        greet: Callable[[Subscription], None],
+        send_sys_values: Callable[[Subscription], None],
     ) -> None:
         self._store = store
         self._router = router
@@ -54,7 +54,7 @@ class SubscribeHandler:
         self._shared = shared
         self._config = config
         self._spawn = spawn
-        self._greet = greet  # a subscription of what is the node's own, and in no log, gets the values there are
+        self._send_sys_values = send_sys_values  # to a new subscription below `$SYS`
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
         """SUBSCRIBE. A durable session's SUBACK follows the commit of its record."""
@@ -138,14 +138,14 @@ class SubscribeHandler:
             if wants is None or wants.is_settled:
                 self._answer_transient(connection, session, granted, fresh, reply)
             else:
-                self._spawn(self._answer_told(wants, connection, session, granted, fresh, reply))
+                self._spawn(self._answer_when_settled(wants, connection, session, granted, fresh, reply))
             return
 
         coming = PendingSubscribe()
         session.subscribing.add(coming, [stored.topic_filter for stored in granted])
         session.subscribing.add(coming, [replay_name(stored.topic_filter) for stored in granted if stored.replay >= 0])
 
-        frames = self._wane(session, [stored for stored in granted if not stored.qos])
+        frames = self._stop_recording(session, [stored for stored in granted if not stored.qos])
         frames += records_of_subscribed(session.client_id, granted)
 
         def done(appended: Appended) -> None:
@@ -159,18 +159,18 @@ class SubscribeHandler:
 
         self._store.append(frames, done)
 
-    def _wane(self, session: Session, granted: list[StoredSubscription]) -> list[bytes]:
+    def _stop_recording(self, session: Session, granted: list[StoredSubscription]) -> list[bytes]:
         """Subscriptions are granted with QoS 0: from here on the log has no cursor of theirs, and other subscriptions
         send the messages that both match. Returns the records of their messages in flight."""
         frames = records_without(session, {stored.topic_filter for stored in granted})
-        waning: list[StoredSubscription] = []
+        stopped: list[StoredSubscription] = []
         for stored in granted:
             old = session.subscriptions.get(stored.topic_filter)
             if old is not None and old.qos and old.cursor is not None:
-                waning.append(stored)
-        for stored in waning:
+                stopped.append(stored)
+        for stored in stopped:
             self._attach(session, stored)
-        if waning and session.lagging:
+        if stopped and session.lagging:
             session.catch_up()  # others may have waited for these
         return frames
 
@@ -184,13 +184,13 @@ class SubscribeHandler:
     ) -> None:
         """Send SUBACK. From here on the subscriptions miss nothing."""
         connection.send(reply)
-        self._want_retained(session, granted, fresh)
+        self._request_retained(session, granted, fresh)
         subscriptions = [session.subscriptions.get(stored.topic_filter) for stored in granted if stored.replay >= 0]
         if subscriptions:
             cursors = [each.cursor for each in subscriptions if each is not None and each.cursor is not None]
             self._spawn(self._learn(connection, session, cursors))
 
-    async def _answer_told(
+    async def _answer_when_settled(
         self,
         wants: Wants,
         connection: Connection,
@@ -219,7 +219,7 @@ class SubscribeHandler:
         if connection.permissions is not None and not connection.permissions.may_subscribe(request.read_filter):
             connection.counters.subscriptions_denied += 1
             return ReasonCode.NOT_AUTHORIZED, b"not all that the filter matches may be read"
-        if not self._config.takes_name(split_shared(topic_filter)[1]):
+        if not self._config.accepts_name(split_shared(topic_filter)[1]):
             why = b"the filter is longer, or has more levels, than this node takes"
             return ReasonCode.TOPIC_FILTER_INVALID, why
         if is_shared(topic_filter) and not self._shared.may_join((topic_filter,)):
@@ -287,7 +287,7 @@ class SubscribeHandler:
             if self._router.wants is not None and not self._router.wants.is_settled:
                 await self._router.wants.settled()
             connection.send(reply)
-            self._want_retained(session, granted, fresh)
+            self._request_retained(session, granted, fresh)
             live = [session.subscriptions[g.topic_filter] for g in granted if g.topic_filter in session.subscriptions]
             await self.learn_ends(session, [s.cursor for s in live if s.cursor is not None])
         except StoreError as error:
@@ -299,7 +299,7 @@ class SubscribeHandler:
         """The shared subscriptions among the requests are made, or have failed."""
         self._shared.end_grants([w.topic_filter for w in requests if w.is_granted and is_shared(w.topic_filter)])
 
-    def _want_retained(self, session: Session, granted: list[StoredSubscription], fresh: list[bool]) -> None:
+    def _request_retained(self, session: Session, granted: list[StoredSubscription], fresh: list[bool]) -> None:
         """Queue retained messages by Retain Handling (MQTT-3.3.1-9, -10, -11)."""
         for stored, new in zip(granted, fresh, strict=True):
             subscription = session.subscriptions.get(stored.topic_filter)
@@ -307,7 +307,7 @@ class SubscribeHandler:
                 continue  # its history has them
             if subscription is not None and (stored.retain_handling == 0 or (stored.retain_handling == 1 and new)):
                 if is_below(stored.topic_filter, SYS):
-                    self._greet(subscription)
+                    self._send_sys_values(subscription)
                 else:
                     # What came behind the record of a new one and ahead of this is in its queue.
                     cursor = subscription.cursor if new else None

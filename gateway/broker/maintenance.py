@@ -27,12 +27,12 @@ class Maintenance:
     """The periodic tasks of one store."""
 
     def __init__(
-        self, store: Engine, wills: Wills, is_in_use: Callable[[bytes], bool], takes_gateways: bool = False
+        self, store: Engine, wills: Wills, is_in_use: Callable[[bytes], bool], accepts_gateways: bool = False
     ) -> None:
-        """is_in_use: whether a client has its session open, so that it does not expire now. takes_gateways: other
+        """is_in_use: whether a client has its session open, so that it does not expire now. accepts_gateways: other
         processes may be gateways of the store."""
         self._store = store
-        self._producers = ExpiredProducers(store, takes_gateways)
+        self._producers = ExpiredProducers(store, accepts_gateways)
         self.wills = wills
         self._is_in_use = is_in_use
         self._tasks: list[asyncio.Task[None]] = []
@@ -91,7 +91,7 @@ class SplitMaintenance(Maintenance):
         self._engine = engine
         self._registry = registry = engine.gateway_registry
         wills = Wills(engine, counters, registry.claim_if_unowned, authority.may_send_will)
-        super().__init__(engine, wills, registry.may_have, takes_gateways=True)
+        super().__init__(engine, wills, registry.may_have, accepts_gateways=True)
         registry.on_released = wills.waits
         registry.on_none_returned = self._release
         engine.on_back(registry.notify_returned)

@@ -18,7 +18,7 @@ _NONE: Final[Mapping[bytes, tuple[Session, Connection]]] = {}
 class RemoteSessions:
     """Implements `gateway.admin.sessions.SessionDirectory` without sessions in this process."""
 
-    held = _NONE
+    open_sessions = _NONE
 
     def __init__(self, store: Store, registry: GatewayRegistry, wills: Wills) -> None:
         self._store = store

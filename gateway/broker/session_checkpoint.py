@@ -13,7 +13,7 @@ from time import time
 from typing import Final, TypeVar
 
 from gateway.broker.append import pieces
-from gateway.observe.throttled_log import tell_failure
+from gateway.observe.throttled_log import log_failure
 from gateway.session.session import Session
 from matcher.reserved import replay_name
 from store import control
@@ -40,7 +40,7 @@ class SessionCheckpoint:
         self._store = store
         self._on_failed = on_failed  # the store did not take a record: the session cannot go on
         self._loop = asyncio.get_running_loop()
-        self._changed: dict[Session, None] = {}  # held sessions only; the one that waits longest comes first
+        self._changed: dict[Session, None] = {}  # open sessions only; the one that waits longest comes first
         self._urgent: dict[Session, None] = {}  # those that are recorded in this turn of the loop
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False  # `_write_urgent` is scheduled
@@ -115,7 +115,7 @@ class SessionCheckpoint:
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
-                tell_failure(log, appended.error, "recording the progress of %r failed: %s", session.client_id)
+                log_failure(log, appended.error, "recording the progress of %r failed: %s", session.client_id)
                 self._refused(session, frames, appended.error)
             elif not session.closed:
                 for cursor, place in zip(moved, places, strict=True):

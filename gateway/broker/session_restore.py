@@ -19,13 +19,13 @@ class SessionRestore:
         """Restore subscriptions, exchanges and requests for retained values."""
         for stored in state.subscriptions:
             if not is_shared(stored.topic_filter):
-                self.take_up(session, stored)
+                self.restore_subscription(session, stored)
         session.restore_inbound(state.inbound)
         session.restore_outbound(state.outbound)
         for pending in state.pending_retained:
             session.restore_retained(pending)
 
-    def take_up(self, session: Session, stored: StoredSubscription) -> Subscription:
+    def restore_subscription(self, session: Session, stored: StoredSubscription) -> Subscription:
         subscription = self._subscriptions.make(session, stored)
         session.subscribe(subscription)
         self._router.add(subscription)

@@ -74,18 +74,18 @@ class Sessions:
         # Bound once, not for each session.
         self._note_change, self._start_catch_up = self._checkpoint.note, self._catch_up.start
         self.shared_subscriptions = SharedSubscriptions(store, config, counters, ownership.name)
-        self.held: dict[bytes, tuple[Session, Connection]] = {}
-        self.sys_topics = SysTopics(store, router, counters, self.held, config.sys_interval_s, ownership)
+        self.open_sessions: dict[bytes, tuple[Session, Connection]] = {}
+        self.sys_topics = SysTopics(store, router, counters, self.open_sessions, config.sys_interval_s, ownership)
         self._subscriptions = SubscribeHandler(
             store, router, self._catch_up, self.shared_subscriptions, config, self._spawn, self.sys_topics.send_values
         )
         self._connack = Connack(config)
         self._restore = SessionRestore(router, self._subscriptions)
-        self._inboxes = Inboxes(router, counters, self.held, ownership.is_shared)
+        self._inboxes = Inboxes(router, counters, self.open_sessions, ownership.is_shared)
         self.missed = MissedCommits(
             router,
-            self.held,
-            self._look,
+            self.open_sessions,
+            self._refresh,
             self._inboxes.open_missed,
             self._start_catch_up,
             self._store_failed,
@@ -111,7 +111,7 @@ class Sessions:
     async def stop(self) -> None:
         """Close every connection and wait until each durable session's last record is committed."""
         self._stopping = True
-        for _session, connection in list(self.held.values()):
+        for _session, connection in list(self.open_sessions.values()):
             connection.close(ReasonCode.SERVER_SHUTTING_DOWN)
         for task in list(self._tasks):
             task.cancel()
@@ -148,7 +148,7 @@ class Sessions:
                 async with self.client_locks.lock(client_id):
                     await self._open(connection, packet, identity)
             finally:
-                self._free(client_id)
+                self._release_if_unused(client_id)
         except ClientRefused as refused:
             self._counters.connections_refused += 1
             connection.refuse(refused.reason, str(refused), refused.server_reference)
@@ -187,7 +187,7 @@ class Sessions:
                 parse_destination(packet.will.topic, int(time() * 1000))
             except InvalidDestination as refused:
                 raise ClientRefused(refused.reason, str(refused)) from refused
-        if packet.will is not None and not self._config.takes_name(packet.will.topic):
+        if packet.will is not None and not self._config.accepts_name(packet.will.topic):
             raise ClientRefused(ReasonCode.TOPIC_NAME_INVALID, "the will's topic is too long or has too many levels")
         info = connection.info
         if info is not None and info.user_name is not None:
@@ -205,9 +205,9 @@ class Sessions:
 
     async def _open(self, connection: Connection, packet: Connect, identity: Identity) -> None:
         client_id = identity.client_id
-        held = self.held.get(client_id)
-        if held is not None:
-            other = held[1].identity
+        opened = self.open_sessions.get(client_id)
+        if opened is not None:
+            other = opened[1].identity
             if other is not None and not identity.may_use_session_of(other.user_name):
                 self._authentication.refuse_session(
                     connection, identity, "another user is connected with this client id"
@@ -252,7 +252,7 @@ class Sessions:
             self._close_session(session, packet.will, is_sent=False)
             raise
         self.wills.sent(wills)
-        kept = self.kept_drops.take(client_id)
+        kept = self.kept_drops.pop(client_id)
         session.restore_drops(None if fresh else kept)
         try:
             state = None if fresh else await self._store.session(client_id)
@@ -268,7 +268,7 @@ class Sessions:
             self._accept(connection, packet, identity, session, state, not fresh)
         except BaseException:
             if connection.session is None and not session.closed:
-                self.held.pop(client_id, None)
+                self.open_sessions.pop(client_id, None)
                 self._close_session(session, packet.will, is_sent=False)
             raise
         if state is not None and not session.closed:
@@ -290,7 +290,7 @@ class Sessions:
         session.set_durable(session.expiry_interval > 0 or state is not None)
         if state is not None:
             self._restore.restore(session, state)
-        self.held[session.client_id] = (session, connection)
+        self.open_sessions[session.client_id] = (session, connection)
         aliases = min(packet.topic_alias_maximum, self._config.max_topic_aliases)
         connection.aliases = TopicAliases(aliases) if aliases else None
         connection.will = packet.will
@@ -303,18 +303,18 @@ class Sessions:
                 self.shared_subscriptions.join(session, stored)
         connection.opened(session, self._connack.keep_alive(packet))
 
-    async def _look(self, session: Session, cursors: list[QueueCursor]) -> None:
-        """The session may have missed something."""
+    async def _refresh(self, session: Session, cursors: list[QueueCursor]) -> None:
+        """Find what the session has missed."""
         await self._subscriptions.learn_ends(session, cursors)
         await self._open_inbox(session)
 
     async def _open_inbox(self, session: Session) -> None:
-        """Since its record, and before it was held, something may have been addressed to the session."""
+        """Subscribe to the inbox, if something was addressed to the session before it was among the open ones."""
         inbox = inbox_of(session.client_id)
         if inbox not in session.subscriptions:
             stored = (await self._store.subscriptions(session.client_id, [inbox])).get(inbox)
             if stored is not None and inbox not in session.subscriptions and not session.closed:
-                cursor = self._restore.take_up(session, stored).cursor
+                cursor = self._restore.restore_subscription(session, stored).cursor
                 await self._subscriptions.learn_ends(session, [] if cursor is None else [cursor])
 
     async def _still_allowed(self, identity: Identity, state: SessionState | None) -> SessionState | None:
@@ -338,10 +338,10 @@ class Sessions:
 
     async def _end_connection(self, client_id: bytes, reason: ReasonCode) -> None:
         """Close the client's connection, if it has one, and wait for its last records."""
-        held = self.held.get(client_id)
-        if held is not None:
-            held[1].close(reason)
-        ending = self._ending.of(client_id)
+        opened = self.open_sessions.get(client_id)
+        if opened is not None:
+            opened[1].close(reason)
+        ending = self._ending.get(client_id)
         if ending is not None:
             await asyncio.shield(ending)  # others wait for it too
 
@@ -370,7 +370,7 @@ class Sessions:
         self._authentication.auth(connection, packet)
 
     def _connections(self) -> list[Connection]:
-        return [connection for _, connection in self.held.values()]
+        return [connection for _, connection in self.open_sessions.values()]
 
     def is_unreached(self, position: int) -> bool:
         return self._inboxes.is_unreached(position)
@@ -388,9 +388,9 @@ class Sessions:
         packet = connection.disconnect_packet
         if packet is not None and packet.session_expiry_interval is not None:
             session.set_expiry(min(packet.session_expiry_interval, self._config.max_session_expiry))
-        held = self.held.get(session.client_id)
-        if held is not None and held[0] is session:
-            del self.held[session.client_id]
+        opened = self.open_sessions.get(session.client_id)
+        if opened is not None and opened[0] is session:
+            del self.open_sessions[session.client_id]
         is_sent = not clean and not connection.is_will_dropped
         self._close_session(session, connection.will, is_sent)
         connection.session = None
@@ -398,9 +398,9 @@ class Sessions:
     def _store_failed(self, session: Session, error: StoreError) -> None:
         """Its packets cannot follow their record, or what it missed cannot be read: the client has to come back and
         resume."""
-        held = self.held.get(session.client_id)
-        if held is not None and held[0] is session:
-            held[1].append_failed(error)
+        opened = self.open_sessions.get(session.client_id)
+        if opened is not None and opened[0] is session:
+            opened[1].append_failed(error)
 
     def _close_session(self, session: Session, will: Will | None, is_sent: bool) -> None:
         """The session has no connection any more; `is_sent`: the will of that is to be sent."""
@@ -427,31 +427,35 @@ class Sessions:
                 self.wills.sent(1)
 
         if frames:
-            self._ending.record(client_id, frames, recorded, self._free)
+            self._ending.record(client_id, frames, recorded, self._release_if_unused)
         else:
-            self._free(client_id)
+            self._release_if_unused(client_id)
         if session.drops is not None and session.expiry_interval:
             self.kept_drops.keep(client_id, session.drops)
         session.release()
 
-    def _free(self, client_id: bytes) -> None:
-        """If the client has nothing here any more, other gateways may have it."""
-        if client_id not in self.held and client_id not in self.client_locks and self._ending.of(client_id) is None:
+    def _release_if_unused(self, client_id: bytes) -> None:
+        """Let other gateways have a client that has nothing here any more."""
+        if (
+            client_id not in self.open_sessions
+            and client_id not in self.client_locks
+            and self._ending.get(client_id) is None
+        ):
             self._ownership.release(client_id)
 
     async def give_up(self, client_id: bytes, is_taken_over: bool) -> None:
         """Close the client's connection: another gateway is to have the client, or nobody (not `is_taken_over`)."""
         async with self.client_locks.lock(client_id):
             reason = ReasonCode.SESSION_TAKEN_OVER if is_taken_over else ReasonCode.ADMINISTRATIVE_ACTION
-            self._counters.takeovers += is_taken_over and client_id in self.held
+            self._counters.takeovers += is_taken_over and client_id in self.open_sessions
             await self._end_connection(client_id, reason)
-        self._free(client_id)
+        self._release_if_unused(client_id)
 
     # --- for the operator
 
     @property
     def connected(self) -> Collection[bytes]:
-        return self.held.keys()
+        return self.open_sessions.keys()
 
     def gateway_of(self, _client_id: bytes) -> str:
         return ""
@@ -459,7 +463,7 @@ class Sessions:
     async def kick(self, client_id: bytes) -> bool:
         """Close the client's connection; its session stays. False: it has none."""
         async with self.client_locks.lock(client_id):
-            if client_id not in self.held:
+            if client_id not in self.open_sessions:
                 return False
             await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
             return True
@@ -468,15 +472,15 @@ class Sessions:
         """End the client's session with all it has; a will that waits is sent (MQTT-3.1.2-8). False: there is none.
         Raises StoreError."""
         async with self.client_locks.lock(client_id):
-            was_held = client_id in self.held
+            was_open = client_id in self.open_sessions
             await self._end_connection(client_id, ReasonCode.ADMINISTRATIVE_ACTION)
             state = await self._store.session_row(client_id)
             frames, wills = await self.wills.overdue(client_id, None)
-            self.kept_drops.take(client_id)
+            self.kept_drops.pop(client_id)
             if state is not None:
                 await append(self._store, [*frames, control.SessionEnded(state.epoch).frame(client_id)])
                 self.wills.sent(wills)
-            return was_held or state is not None
+            return was_open or state is not None
 
 
 def _has_expired(state: SessionState) -> bool:

@@ -55,7 +55,7 @@ class SysTopics:
         store: LogStore,
         router: Router,
         counters: Counters,
-        held: Mapping[bytes, tuple[Session, Connection]],
+        open_sessions: Mapping[bytes, tuple[Session, Connection]],
         interval_s: int,
         ownership: ClientOwnership,
     ) -> None:
@@ -63,7 +63,7 @@ class SysTopics:
         self._ownership = ownership
         # A compiled class has no `vars`: its fields are in `dir`.
         self._totals = [name for name in dir(counters) if not name.startswith("_")]
-        self._held = held
+        self._open_sessions = open_sessions
         self._router = router
         self._counters = counters
         self._interval = interval_s  # 0: there is no tree
@@ -134,8 +134,8 @@ class SysTopics:
     def figures(self) -> dict[str, int]:
         """The figures of this node."""
         now = {
-            "connected": len(self._held),
-            "durable": sum([session.durable for session, _ in self._held.values()]),
+            "connected": len(self._open_sessions),
+            "durable": sum([session.durable for session, _ in self._open_sessions.values()]),
             "subscriptions": self._router.subscriptions,
         }
         counters = self._counters

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 _PAGE: Final = 256
 _SIZE: Final = 1 << 20  # bytes of wills in one append
-_TAKEN_SECONDS: Final = 1.0  # until wills are tried again whose clients other nodes own
-_LOOK_SECONDS: Final = 60.0  # at most, between two readings of the clock: it may be set
+_RETRY_SECONDS: Final = 1.0  # until wills are tried again whose clients other nodes own
+_MAX_WAIT_SECONDS: Final = 60.0  # at most, between two readings of the clock: it may be set
 
 
 def will_set(identity: Identity, epoch: int, will: Will, gateway: bytes) -> bytes:
@@ -132,13 +132,13 @@ class Wills:
             waiting = await self._store.wills_waiting(_PAGE)
             due = [client_id for client_id, due_ms in waiting if due_ms <= now_ms]
             if not due:
-                return min(_LOOK_SECONDS, (waiting[0][1] - now_ms) / 1000) if waiting else _LOOK_SECONDS
+                return min(_MAX_WAIT_SECONDS, (waiting[0][1] - now_ms) / 1000) if waiting else _MAX_WAIT_SECONDS
             results = await asyncio.gather(*[self._send_one(client_id) for client_id in due], return_exceptions=True)
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
             if not any(results):
-                return _TAKEN_SECONDS
+                return _RETRY_SECONDS
 
     async def _send_one(self, client_id: bytes) -> bool:
         """Send a will if it is due. False: another node is about to open the client's session."""

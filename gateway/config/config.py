@@ -91,7 +91,7 @@ class MqttConfig:
     connect_timeout: int = 10  # seconds for CONNECT to come
     max_keep_alive: int = 65_535  # seconds
 
-    def takes_name(self, name: bytes) -> bool:
+    def accepts_name(self, name: bytes) -> bool:
         """Whether a topic or filter is within the limits."""
         return len(name) <= self.max_topic_length and name.count(b"/") < self.max_topic_levels
 

@@ -28,7 +28,7 @@ from gateway.delivery.retained import send_page
 from gateway.delivery.router import Router
 from gateway.delivery.shared_reads import BLOCK_BYTES, QueueRange, SharedReads, room_in_block
 from gateway.delivery.turn_queue import TurnQueue
-from gateway.observe.throttled_log import tell_failure
+from gateway.observe.throttled_log import log_failure
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
 from store.api import MessageStore
@@ -46,8 +46,8 @@ class CatchUp:
     def __init__(self, store: MessageStore, router: Router, on_failed: Callable[[Session, StoreError], None]) -> None:
         self._store = store
         self._on_failed = on_failed  # the session's backlog cannot be read: it cannot go on
-        self._turns = TurnQueue(self._take_turn, self._left)
-        self._behind: set[Session] = set()  # that have a backlog, in line or not; held sessions only
+        self._turns = TurnQueue(self._run_turn, self._left)
+        self._behind: set[Session] = set()  # that have a backlog, in line or not; open sessions only
         self._released = ReleasedMessages(store)
         self._resends = Resends(store)
         self._log_catch_up = LogCatchUp(store, router, self._released)
@@ -74,7 +74,7 @@ class CatchUp:
         await self._replays.stop()
         await self._released.stop()
 
-    async def _take_turn(self, session: Session) -> bool:
+    async def _run_turn(self, session: Session) -> bool:
         """Read and send once. Whether the session stays in line."""
         if not _may_send(session):
             return False
@@ -83,7 +83,7 @@ class CatchUp:
             has_read = await self._read(session)
         except StoreError as error:
             # The backlog stays in the log: the session goes on from there when it is opened again.
-            tell_failure(log, error, "reading the backlog of %r failed: %s", session.client_id)
+            log_failure(log, error, "reading the backlog of %r failed: %s", session.client_id)
             self._on_failed(session, error)
             return False
         except Exception:

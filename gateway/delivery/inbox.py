@@ -24,12 +24,12 @@ class Inboxes:
         self,
         router: Router,
         counters: Counters,
-        held: Mapping[bytes, tuple[Session, object]],
+        open_sessions: Mapping[bytes, tuple[Session, object]],
         is_shared: bool,
     ) -> None:
         self._router = router
         self._counters = counters
-        self._held = held
+        self._open_sessions = open_sessions
         self._is_shared = is_shared  # other gateways have clients too: a message may reach one of theirs
         self._unreached: set[int] = set()  # positions, of the commit whose appends are being answered
         router.on_addressed = self.open
@@ -37,9 +37,9 @@ class Inboxes:
     def open(self, commit: Commit) -> None:
         """Subscribe the clients that the commit's messages are addressed to. Runs before its messages are offered."""
         for message in commit.addressed:
-            held = self._held.get(message.client_id)
-            if held is not None and not held[0].closed:
-                self._open(held[0], message, commit.position)
+            opened = self._open_sessions.get(message.client_id)
+            if opened is not None and not opened[0].closed:
+                self._open(opened[0], message, commit.position)
             elif message.subscription is None and not self._is_shared:
                 self._counters.messages_unreached += 1
                 if not self._unreached:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 
 from gateway.delivery.router import Router
-from gateway.observe.throttled_log import tell_failure
+from gateway.observe.throttled_log import log_failure
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
 from store.errors import StoreError
@@ -26,14 +26,14 @@ class MissedCommits:
     def __init__(
         self,
         router: Router,
-        held: Mapping[bytes, tuple[Session, object]],
+        open_sessions: Mapping[bytes, tuple[Session, object]],
         learn_ends: _LearnEnds,
         open_inbox: Callable[[Session, int], None],
         start_catch_up: Callable[[Session], None],
         on_failure: Callable[[Session, StoreError], None],
         spawn: Callable[[Coroutine[object, None, None]], None],
     ) -> None:
-        self._held = held
+        self._open_sessions = open_sessions
         self._learn_ends = learn_ends  # asks for the ends of a session's queues, and for its inbox
         self._open_inbox = open_inbox  # of a session whose inbox is not in the log
         self._start_catch_up = start_catch_up
@@ -47,7 +47,7 @@ class MissedCommits:
     def begin(self, position: int) -> None:
         """Commits from `position` on were missed. Every session reads them before it gets what is committed next."""
         self.times += 1
-        for session, _ in self._held.values():
+        for session, _ in self._open_sessions.values():
             if not session.durable:
                 self._open_inbox(session, position)
             if session.behind is None and _reads_log(session):
@@ -74,7 +74,7 @@ class MissedCommits:
         try:
             await self._learn_ends(session, cursors)
         except StoreError as error:
-            tell_failure(log, error, "what %r missed cannot be had: %s", session.client_id)
+            log_failure(log, error, "what %r missed cannot be had: %s", session.client_id)
             self._on_failure(session, error)  # the session goes on from there when the client is back
 
 

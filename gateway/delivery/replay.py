@@ -13,7 +13,7 @@ from time import monotonic, time
 from gateway.delivery.next_position import find_next_position
 from gateway.delivery.released_messages import ReleasedMessages, may_release
 from gateway.delivery.router import Router
-from gateway.observe.throttled_log import tell_failure
+from gateway.observe.throttled_log import log_failure
 from gateway.session.inflight import Inflight
 from gateway.session.message_encoding import Message
 from gateway.session.replay_cursor import FOLLOW, ReplayCursor
@@ -73,7 +73,7 @@ class Replays:
                     await self._serve(session)
                 except StoreError as error:
                     # The replay goes on from where it is when the session is opened again.
-                    tell_failure(log, error, "reading the past for %r failed: %s", session.client_id)
+                    log_failure(log, error, "reading the past for %r failed: %s", session.client_id)
                     self._on_failed(session, error)
                 except Exception:
                     log.exception("reading the past for %r failed", session.client_id)  # other sessions go on

@@ -19,13 +19,13 @@ _TASKS: Final = 16  # turns that may wait for the disk at the same time
 
 
 class TurnQueue:
-    """The line of sessions. `take_turn` returns whether the session stays in line, and raises nothing; `on_left` is
+    """The line of sessions. `run_turn` returns whether the session stays in line, and raises nothing; `on_left` is
     called when a session has left the line."""
 
     def __init__(
-        self, take_turn: Callable[[Session], Coroutine[Any, Any, bool]], on_left: Callable[[Session], None]
+        self, run_turn: Callable[[Session], Coroutine[Any, Any, bool]], on_left: Callable[[Session], None]
     ) -> None:
-        self._take_turn = take_turn
+        self._run_turn = run_turn
         self._on_left = on_left
         self._line: deque[Session] = deque()  # of this slice
         self._next_line: list[Session] = []  # had a turn in this slice, and stay in line
@@ -69,7 +69,7 @@ class TurnQueue:
         self._busy_tasks += 1
         self._add_task()
         try:
-            stays = await self._take_turn(session)
+            stays = await self._run_turn(session)
         finally:
             self._busy_tasks -= 1
         if stays:

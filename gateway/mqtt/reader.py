@@ -16,14 +16,14 @@ class Reader:
         self.stop: i64 = stop
 
     def u8(self) -> int:
-        return self.data[self._take(1)]
+        return self.data[self._advance(1)]
 
     def u16(self) -> int:
-        at = self._take(2)
+        at = self._advance(2)
         return self.data[at] << 8 | self.data[at + 1]
 
     def u32(self) -> int:
-        at = self._take(4)
+        at = self._advance(4)
         return int.from_bytes(self.data[at : at + 4], "big")
 
     def varint(self) -> int:
@@ -43,7 +43,7 @@ class Reader:
 
     def binary(self) -> bytes:
         length: i64 = self.u16()
-        at = self._take(length)
+        at = self._advance(length)
         return self.data[at : at + length]
 
     def text(self) -> bytes:
@@ -64,7 +64,7 @@ class Reader:
         if self.at != self.stop:
             raise MalformedPacket("there is more in the packet than its type has")
 
-    def _take(self, size: i64) -> i64:
+    def _advance(self, size: i64) -> i64:
         """Step over `size` bytes, and return where they begin."""
         at = self.at
         if size > self.stop - at:

@@ -29,7 +29,7 @@ class Node:
         self._authority = authority = Authority(engine, config.mqtt.max_wrong_passwords)
         self._devices = devices = Devices(engine, authority, config, self.counters)
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
-        self._maintenance = Maintenance(engine, self._sessions.wills, self._sessions.held.__contains__)
+        self._maintenance = Maintenance(engine, self._sessions.wills, self._sessions.open_sessions.__contains__)
         self._services = services = Services(
             engine,
             authority,

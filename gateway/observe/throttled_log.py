@@ -9,7 +9,7 @@ from store.errors import StoreClosed, StoreError
 _PAUSE: Final = 60.0  # seconds between two lines of a kind
 
 
-def tell_failure(log: logging.Logger, error: StoreError, text: str, name: bytes) -> None:
+def log_failure(log: logging.Logger, error: StoreError, text: str, name: bytes) -> None:
     """Log a failure of the store. `text` has two %-placeholders, for `name` and the error.
 
     A store that is away is logged at debug level only: its loss is logged once elsewhere, and not for each of a hundred

@@ -135,7 +135,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: _Context
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         kind = pb.ForwardMessageToDeadLetterQueueResponse
-        return await _or_status(kind, lambda: self._settling.bury(request, client_key_of(context)))
+        return await _or_status(kind, lambda: self._settling.dead_letter(request, client_key_of(context)))
 
     async def NotifyClientTermination(
         self, request: pb.NotifyClientTerminationRequest, context: _Context

@@ -73,7 +73,7 @@ class SettleCalls:
             raise _STALE
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
 
-    async def bury(
+    async def dead_letter(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, client_key: ClientKey
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         source = source_of(request.group, request.topic, self._store.partitions)
@@ -82,6 +82,6 @@ class SettleCalls:
             raise RocketError(pb.ILLEGAL_TOPIC, "the message is already a dead letter")
         receipts = receipts_of(source, request.receipt_handle)
         self._leases.remove(client_key, source, receipts)
-        if await self._groups.bury(source, [receipts], client_key.client_id.encode()):
+        if await self._groups.dead_letter(source, [receipts], client_key.client_id.encode()):
             raise _STALE
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)

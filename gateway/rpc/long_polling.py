@@ -142,9 +142,9 @@ class LongPolling:
         await self._store.settle(source.group, (), (), [(receipt, 0) for receipt in receipts])
         self._wake_limited(source)
 
-    async def bury(self, source: Source, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
-        """See `Store.bury`."""
-        stale = await self._store.bury(source.group, receipts, member)
+    async def dead_letter(self, source: Source, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
+        """See `Store.dead_letter`."""
+        stale = await self._store.dead_letter(source.group, receipts, member)
         self._wake_limited(source)
         return stale
 

@@ -51,9 +51,9 @@ class OfflineDropCounters:
         if len(self._kept) > _MAX_KEPT:
             del self._kept[next(iter(self._kept))]
 
-    def of(self, client_id: bytes) -> DropCounters | None:
+    def get(self, client_id: bytes) -> DropCounters | None:
         return self._kept.get(client_id)
 
-    def take(self, client_id: bytes) -> DropCounters | None:
-        """The client is back, or its session has ended."""
+    def pop(self, client_id: bytes) -> DropCounters | None:
+        """Remove and return the counters of a client that is back, or whose session has ended."""
         return self._kept.pop(client_id, None)

@@ -22,7 +22,7 @@ from time import time
 from typing import Final
 
 from gateway.observe.counters import Counters
-from gateway.observe.throttled_log import tell_failure
+from gateway.observe.throttled_log import log_failure
 from gateway.session.message_encoding import Message
 from gateway.session.session import Session
 from gateway.shared.leases import TICKS, LeasedMessage, Leases, Offsets
@@ -184,7 +184,7 @@ class SharedGroup:
         except StoreBusy:
             self._loop.call_later(_BUSY_SECONDS, self.wake)
         except StoreError as error:
-            tell_failure(log, error, "messages of %r cannot be had: %s", self.name)
+            log_failure(log, error, "messages of %r cannot be had: %s", self.name)
             self._due_ms = 1
         finally:
             self._is_working = False
@@ -251,7 +251,7 @@ class SharedGroup:
             member = self._accepting(message, now_ms)
             if member is None:
                 self._counters.dropped_oversized += 1
-                self.leases.bury(offset, deliveries)
+                self.leases.dead_letter(offset, deliveries)
                 return True
         session = member.session
         qos = min(member.qos, message.qos)

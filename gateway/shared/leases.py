@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Final
 
 from gateway.observe.counters import Counters
-from gateway.observe.throttled_log import tell_failure
+from gateway.observe.throttled_log import log_failure
 from gateway.session.inflight import RESERVED, Inflight
 from gateway.shared.member import SharedMember
 from store.api import GroupStore, Receipts, subscription_queue
@@ -104,7 +104,7 @@ class Leases:
         if self._timer is None:
             self._timer = self._loop.call_later(_SETTLE_SECONDS, self.flush)
 
-    def bury(self, offset: int, deliveries: int) -> None:
+    def dead_letter(self, offset: int, deliveries: int) -> None:
         """Have the store soon make a message a dead letter of the group."""
         self._dead.setdefault(deliveries, []).append(offset)
         if self._timer is None:
@@ -121,7 +121,7 @@ class Leases:
             self.start(self._settle(done=_receipts(self.queue, finished)))
         if self._dead:
             dead, self._dead = self._dead, {}
-            self.start(self._bury(_receipts(self.queue, dead)))
+            self.start(self._dead_letter(_receipts(self.queue, dead)))
 
     def handed_over(self, leased: LeasedMessage) -> None:
         """Remove a message that has become its session's own."""
@@ -180,15 +180,15 @@ class Leases:
         try:
             await self._store.settle(self.group, done, again, unsent)
         except StoreError as error:
-            tell_failure(log, error, "messages of %r cannot be settled: %s", self.group)
+            log_failure(log, error, "messages of %r cannot be settled: %s", self.group)
         if is_return or self.is_limited:
             self._on_returned()
 
-    async def _bury(self, receipts: Sequence[Receipts]) -> None:
+    async def _dead_letter(self, receipts: Sequence[Receipts]) -> None:
         try:
-            await self._store.bury(self.group, receipts)
+            await self._store.dead_letter(self.group, receipts)
         except StoreError as error:
-            tell_failure(log, error, "messages of %r cannot be made dead letters: %s", self.group)
+            log_failure(log, error, "messages of %r cannot be made dead letters: %s", self.group)
         if self.is_limited:
             self._on_returned()
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.config.config import MqttConfig
 from gateway.observe.counters import Counters
-from gateway.observe.throttled_log import tell_failure
+from gateway.observe.throttled_log import log_failure
 from gateway.session.session import Session
 from gateway.shared.group import SharedGroup
 from gateway.shared.leases import TICKS, LeasedMessage, Leases
@@ -172,7 +172,7 @@ class SharedSubscriptions:
             if isinstance(appended.error, StoreBusy):
                 self._loop.call_later(_BUSY_SECONDS, self._record_left, name)
             elif appended.error is not None:
-                tell_failure(log, appended.error, "recording the end of the shared subscription %r failed: %s", name)
+                log_failure(log, appended.error, "recording the end of the shared subscription %r failed: %s", name)
 
         self._store.append([control.ShareLeft(self._gateway).frame(name)], recorded)
 

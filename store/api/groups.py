@@ -133,7 +133,7 @@ class GroupStore(Protocol):
         busy. Raises `StoreError`, and some messages may have been settled then; ValueError for a delay that is negative
         or longer than 100 years."""
 
-    async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
+    async def dead_letter(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
         """Move leased messages to the group's dead-letter queue. Returns the receipts that were stale. Waits while the
         store is busy. Raises `StoreError`, and some messages may have moved then; ValueError for messages of the
         dead-letter queue itself."""

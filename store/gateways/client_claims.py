@@ -42,7 +42,7 @@ class ClientClaims:
         """The ids of all clients that are claimed."""
         return self._claims.keys()
 
-    def of(self, client_id: bytes) -> ClientClaim | None:
+    def get(self, client_id: bytes) -> ClientClaim | None:
         """The claim of a client."""
         return self._claims.get(client_id)
 

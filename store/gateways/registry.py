@@ -181,7 +181,7 @@ class GatewayRegistry:
         self._claims.release_except(gateway.name, {client_id: number for client_id, number, _ in claims})
         for client_id, number, user in claims:
             claim = ClientClaim(gateway.name, number, user)
-            current = self._claims.of(client_id)
+            current = self._claims.get(client_id)
             if current is None or current.gateway == gateway.name:
                 self._claims.grant(client_id, claim)
             else:
@@ -297,7 +297,7 @@ class GatewayRegistry:
             self._registered(name)
             await self._none_absent.wait()
             self._registered(name)
-            current = self._claims.of(client_id)
+            current = self._claims.get(client_id)
             if current is None or current.gateway == name:
                 self._claims.grant(client_id, ClientClaim(name, number, user))
                 return
@@ -314,7 +314,7 @@ class GatewayRegistry:
 
     def owner(self, client_id: bytes) -> bytes | None:
         """The name of the gateway that has the client."""
-        claim = self._claims.of(client_id)
+        claim = self._claims.get(client_id)
         return claim.gateway if claim is not None and claim.gateway else None
 
     @property
@@ -324,11 +324,11 @@ class GatewayRegistry:
 
     def may_have(self, client_id: bytes) -> bool:
         """Whether a gateway has the client, or may have it because not all gateways of before have returned."""
-        return self._claims.of(client_id) is not None or not self._none_absent.is_set()
+        return self._claims.get(client_id) is not None or not self._none_absent.is_set()
 
     async def kick(self, client_id: bytes) -> bool:
         """Have a client's connection closed. Returns when it is; False: it has none."""
-        claim = self._claims.of(client_id)
+        claim = self._claims.get(client_id)
         if claim is None or not claim.gateway:
             return False
         await self._claims.released(client_id, claim, False)
@@ -349,7 +349,7 @@ class GatewayRegistry:
         whether it had a connection."""
         await self._none_absent.wait()
         had_connection = False
-        while (claim := self._claims.of(client_id)) is not None:
+        while (claim := self._claims.get(client_id)) is not None:
             had_connection = had_connection or bool(claim.gateway)
             await self._claims.released(client_id, claim, False)
         async with self._claim_for_store(client_id):

@@ -156,8 +156,8 @@ class GroupService:
             self._notify_back(group)
         return stale
 
-    async def bury(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
-        """See `store.api.GroupStore.bury`."""
+    async def dead_letter(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
+        """See `store.api.GroupStore.dead_letter`."""
         letters = dead_letter_queue(group)
         names = dict.fromkeys([each.queue for each in receipts])
         if letters in names:
@@ -165,7 +165,7 @@ class GroupService:
 
         def decide(decision: SettleDecision) -> None:
             for each in receipts:
-                decision.bury(each)
+                decision.dead_letter(each)
 
         return await self._settle(group, names, decide, member)
 

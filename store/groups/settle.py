@@ -49,7 +49,7 @@ class SettleDecision:
             self._again.setdefault(receipts.queue, []).append((first, end - first, -at))
             self.released.append((receipts.queue, first, end))
 
-    def bury(self, receipts: Receipts) -> None:
+    def dead_letter(self, receipts: Receipts) -> None:
         """The messages are dead letters."""
         for first, end in self._claim(receipts, 0):
             self._dead.setdefault(receipts.queue, []).extend(range(first, end))

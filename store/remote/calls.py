@@ -84,7 +84,7 @@ class RemoteCalls(ABC):
     group_offsets = _remote(Store.group_offsets)
     pop = _remote(Store.pop, is_read=False)
     settle = _remote(Store.settle, is_read=False)
-    bury = _remote(Store.bury, is_read=False)
+    dead_letter = _remote(Store.dead_letter, is_read=False)
     release_leases = _remote(Store.release_leases, is_read=False)
     hand_over = _remote(Store.hand_over, is_read=False)
     transient_shares = _remote(Store.transient_shares)

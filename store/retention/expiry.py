@@ -47,7 +47,7 @@ class Expiry:
         """
         if self._ages_s:
             now, old = self._clock(), self._views.floors
-            floors = {parent: max(old.of(parent), _floor(now, age_s)) for parent, age_s in self._ages_s.items()}
+            floors = {parent: max(old.of_parent(parent), _floor(now, age_s)) for parent, age_s in self._ages_s.items()}
             self._views.floors = Floors(floors, max(old.others, _floor(now, self._age_s)))
 
     async def cut(self) -> int:

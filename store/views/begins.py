@@ -29,15 +29,15 @@ class Floors:
         self.others = others  # the floor of all other parents
         self.highest = max([others, *self._by_parent.values()])  # newer messages are returned, whatever their parent
 
-    def of(self, parent: bytes) -> int:
+    def of_parent(self, parent: bytes) -> int:
         """The floor of a parent topic."""
         return self._by_parent.get(parent, self.others)
 
     def of_queue(self, queue: bytes) -> int:
         """The floor of a queue; 0 if it can have messages of several parent topics."""
         if queue[:1] == b"t":
-            return self.of(parent_of(queue[1:]))
-        return self.of(queue[1:-3]) if queue[:1] == b"p" else 0
+            return self.of_parent(parent_of(queue[1:]))
+        return self.of_parent(queue[1:-3]) if queue[:1] == b"p" else 0
 
 
 class Begins:

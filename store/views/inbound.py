@@ -71,7 +71,7 @@ class Inbound:
         for packet_id in list(ids.now):
             self._release(ids, packet_id)
 
-    def of(self, client: bytes) -> list[int]:
+    def packet_ids(self, client: bytes) -> list[int]:
         """The session's packet ids, sorted."""
         ids = self._ids.get(client)
         return self._stored(client) if ids is None else sorted(ids.now)

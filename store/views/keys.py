@@ -45,8 +45,8 @@ class Keys:
         for digest in digests:
             self._state.put(bucket, digest + where, row)
 
-    def find(self, digest: bytes, after: int, limit: int, looks: int) -> tuple[list[tuple[int, int]], int | None]:
-        """Find up to `limit` messages with the digest after position `after`, oldest first, in up to `looks`
+    def find(self, digest: bytes, after: int, limit: int, max_rows: int) -> tuple[list[tuple[int, int]], int | None]:
+        """Find up to `limit` messages with the digest after position `after`, oldest first, in up to `max_rows`
         generations.
 
         Returns their (position, length), and the position to continue after; None at the end.
@@ -54,9 +54,9 @@ class Keys:
         found: list[tuple[int, int]] = []
         start = max(after + 1, self._index.begin)
         for generation in range(start // self._generation_bytes, self._index.newest + 1):
-            if looks == 0:
+            if max_rows == 0:
                 return found, generation * self._generation_bytes - 1
-            looks -= 1
+            max_rows -= 1
             rows = self._state.rows(by_generation(KEYS, generation), digest)
             is_at_row = rows.seek(digest + start.to_bytes(8, "big"))
             while is_at_row:

@@ -82,9 +82,9 @@ class RetainedValues:
             self._state.put(_RETAINED, name, frame + row[REFERENCE:])
 
     def matching(
-        self, topic_filter: bytes, after: bytes | None, limit: int, looks: int
+        self, topic_filter: bytes, after: bytes | None, limit: int, max_rows: int
     ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Find up to `limit` values that match, in order of levels, from after `after` on, among up to `looks` rows.
+        """Find up to `limit` values that match, in order of levels, from after `after` on, among up to `max_rows` rows.
 
         Returns their (topic, row), and the topic to continue after; None at the end.
         """
@@ -96,9 +96,9 @@ class RetainedValues:
         rows = self._state.rows(_RETAINED, _literal_prefix(wanted))
         is_at_row = rows.seek(b"" if after is None else row_name(after) + b"\0")
         while is_at_row:
-            if looks <= 0 or len(found) >= limit:
+            if max_rows <= 0 or len(found) >= limit:
                 return found, after
-            looks -= 1
+            max_rows -= 1
             name = rows.name
             after = topic_of(name)
             following = where_matches_go_on(wanted, levels(after))

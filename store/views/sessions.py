@@ -121,29 +121,29 @@ class SessionsView:
         if self._row(client) is None:
             return
         bucket = owned(_SUBSCRIPTIONS, client)
-        for wish in event.subscriptions:
-            known = self._state.get(bucket, wish.filter)
+        for asked in event.subscriptions:
+            known = self._state.get(bucket, asked.filter)
             keeps = False
             if known is not None:
-                row = _Row.of(known)
-                keeps = bool(row.options & 3) or wish.qos == 0  # with QoS 0 there was no cursor
-            elif is_shared(wish.filter):
-                self._shares.joined(wish.filter)
-            elif has_wildcard(wish.filter):
-                self._wanted.add(wish.filter)
+                row = _Row.unpack(known)
+                keeps = bool(row.options & 3) or asked.qos == 0  # with QoS 0 there was no cursor
+            elif is_shared(asked.filter):
+                self._shares.joined(asked.filter)
+            elif has_wildcard(asked.filter):
+                self._wanted.add(asked.filter)
             if not keeps:
-                row = self._new(wish, position)
-            row = row._replace(options=_options(wish), identifier=wish.identifier)
-            self._state.put(bucket, wish.filter, row.packed())
+                row = self._new(asked, position)
+            row = row._replace(options=_options(asked), identifier=asked.identifier)
+            self._state.put(bucket, asked.filter, row.packed())
 
-    def _new(self, wish: SubscribedFilter, position: int) -> "_Row":
+    def _new(self, asked: SubscribedFilter, position: int) -> "_Row":
         """A new subscription of the record at `position`. It begins there, or at the requested earlier place."""
-        end = self._dispatcher.end(subscription_queue(wish.filter))
-        if wish.begin < 0 or wish.qos == 0:
+        end = self._dispatcher.end(subscription_queue(asked.filter))
+        if asked.begin < 0 or asked.qos == 0:
             return _Row(0, 0, position, end)
-        if has_wildcard(wish.filter):
-            return _Row(0, 0, position, end, wish.begin if wish.begin < position else -1)
-        return _Row(0, 0, position, min(wish.begin, end), end if wish.begin < end else -1)
+        if has_wildcard(asked.filter):
+            return _Row(0, 0, position, end, asked.begin if asked.begin < position else -1)
+        return _Row(0, 0, position, min(asked.begin, end), end if asked.begin < end else -1)
 
     def addressed(self, client: bytes, inbox: bytes, position: int, offset: int) -> StoredSubscription | None:
         """Fold a message that entered the client's inbox. Returns the inbox subscription of its session.
@@ -172,14 +172,14 @@ class SessionsView:
             topic_filter = name
             known = self._state.get(bucket, name)
             if known is not None:
-                row = _Row.of(known)
+                row = _Row.unpack(known)
                 moved = row.acknowledged(name, offset)
             else:
                 topic_filter = filter_of(name)
                 known = self._state.get(bucket, topic_filter) if topic_filter else None
                 if known is None:
                     continue
-                row = _Row.of(known)
+                row = _Row.unpack(known)
                 moved = row.replayed(topic_filter, offset)
             if moved is not row:
                 self._state.put(bucket, topic_filter, moved.packed())
@@ -238,7 +238,7 @@ class SessionsView:
             return None
         for name, value in self._state.all(owned(_SUBSCRIPTIONS, client_id)):
             found.subscriptions.append(_subscription(name, value))
-        found.inbound.extend(self.inbound.of(client_id))
+        found.inbound.extend(self.inbound.packet_ids(client_id))
         size = _OUTBOUND_ROW.size
         for name, value in self._state.all(owned(_OUTBOUND, client_id)):
             marks, offset = _OUTBOUND_ROW.unpack_from(value)
@@ -260,14 +260,14 @@ class SessionsView:
         """Up to `limit` client ids in order, from after `after` on."""
         return [client for client, _ in islice(self._state.scan(_SESSIONS, after=after), limit)]
 
-    def of_user(self, user: bytes, after: bytes | None, looks: int) -> tuple[list[bytes], bytes | None]:
-        """The client ids of a user among the next `looks` sessions after `after`, and where to continue (None: end)."""
+    def of_user(self, user: bytes, after: bytes | None, max_rows: int) -> tuple[list[bytes], bytes | None]:
+        """A user's client ids among up to `max_rows` sessions after `after`, and where to continue (None: end)."""
         found: list[bytes] = []
-        for client, row in islice(self._state.scan(_SESSIONS, after=after), looks):
+        for client, row in islice(self._state.scan(_SESSIONS, after=after), max_rows):
             if row[_SESSION_ROW.size :] == user:
                 found.append(client)
-            after, looks = client, looks - 1
-        return found, after if not looks else None
+            after, max_rows = client, max_rows - 1
+        return found, after if not max_rows else None
 
     def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, StoredSubscription]:
         """The session's subscriptions to these filters."""
@@ -308,7 +308,7 @@ class SessionsView:
         for name, packed in list(self._state.scan(bucket)):
             if is_shared(name):
                 continue  # leases track the messages of members
-            row = _Row.of(packed)
+            row = _Row.unpack(packed)
             lost = row.lost(name, reach, self._dispatcher.end(subscription_queue(name)))
             if lost != row:
                 self._state.put(bucket, name, lost.packed())
@@ -357,12 +357,12 @@ def _pending(topic_filter: bytes, row: bytes) -> PendingRetained:
     return PendingRetained(topic_filter, int.from_bytes(row[:8], "big"), row[8:] or None)
 
 
-def _options(wish: SubscribedFilter) -> int:
-    return wish.qos | wish.no_local << 2 | wish.retain_as_published << 3 | wish.retain_handling << 4
+def _options(asked: SubscribedFilter) -> int:
+    return asked.qos | asked.no_local << 2 | asked.retain_as_published << 3 | asked.retain_handling << 4
 
 
 def _subscription(topic_filter: bytes, packed: bytes) -> StoredSubscription:
-    row = _Row.of(packed)
+    row = _Row.unpack(packed)
     return StoredSubscription(
         topic_filter,
         row.options & 3,
@@ -400,7 +400,7 @@ class _Row(NamedTuple):
     sent_before: int = -1  # see `store.api.StoredSubscription`
 
     @classmethod
-    def of(cls, packed: bytes) -> "_Row":
+    def unpack(cls, packed: bytes) -> "_Row":
         options, identifier, start, offset = _SUBSCRIPTION_ROW.unpack_from(packed)
         if not options & (_REPLAYS | _WAS_SENT):
             return cls(options, identifier, start, offset)

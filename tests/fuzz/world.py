@@ -193,7 +193,7 @@ class World:
             for c in connections
             if c.connecting or c.uncommitted
         ]
-        return f"{len(odd)} at work, {odd[:5]}; held {list(sessions.held)[:9]}; {self._node._engine.stats()}"
+        return f"{len(odd)} at work, {odd[:5]}; open {list(sessions.open_sessions)[:9]}; {self._node._engine.stats()}"
 
     def _all_committed(self) -> bool:
         return not any((c.connecting and not c.closed) or c.uncommitted for c in self._node._front.connections)
@@ -202,7 +202,7 @@ class World:
         sessions = self._node._sessions
         return (
             len(self._node._front.connections) == 1
-            and set(sessions.held) == {b"bystander"}
+            and set(sessions.open_sessions) == {b"bystander"}
             and sum(admission.opening for admission in self._node._front.admissions) == 0
             and sum(admission.open for admission in self._node._front.admissions) == 1
         )

@@ -50,7 +50,7 @@ def run(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 async def gone(node: Node, client_id: bytes) -> None:
-    await until(lambda: client_id not in node._sessions.held and node._sessions._ending.of(client_id) is None)
+    await until(lambda: client_id not in node._sessions.open_sessions and node._sessions._ending.get(client_id) is None)
 
 
 async def test_list_names_the_user_of_a_session(make_node: MakeNode, capsys: pytest.CaptureFixture[str]) -> None:

@@ -314,7 +314,7 @@ async def test_a_client_that_gives_up(node: Node, packet: bytes | None) -> None:
         client.send(packet)
         await client.closed()
     await until(lambda: not node._front.connections)
-    assert not node._sessions.held
+    assert not node._sessions.open_sessions
 
 
 async def test_auth_that_came_with_connect_was_not_asked_for(node: Node) -> None:

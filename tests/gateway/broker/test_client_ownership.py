@@ -201,7 +201,7 @@ class Gate:
                 assert self._owners.setdefault(client_id, self.name) == self.name, "two gateways have a client"
                 self.held.add(client_id)
         finally:
-            self._free(client_id)
+            self._release_if_unused(client_id)
 
     def drop(self, client_id: bytes) -> None:
         self.held.remove(client_id)
@@ -212,7 +212,7 @@ class Gate:
         await self.records.wait()
         del self._owners[client_id]
         del self._ending[client_id]
-        self._free(client_id)
+        self._release_if_unused(client_id)
 
     async def _end(self, client_id: bytes) -> None:
         if client_id in self.held:
@@ -223,9 +223,9 @@ class Gate:
     async def give_up(self, client_id: bytes, _is_taken_over: bool) -> None:
         async with self._locks.lock(client_id):
             await self._end(client_id)
-        self._free(client_id)
+        self._release_if_unused(client_id)
 
-    def _free(self, client_id: bytes) -> None:
+    def _release_if_unused(self, client_id: bytes) -> None:
         if client_id not in self.held and client_id not in self._locks and client_id not in self._ending:
             self.joined.release(client_id)
 
@@ -397,14 +397,14 @@ async def test_an_order_that_comes_with_a_connection_of_what_was_let_go_of_does_
         del world.owners[b"s"]
         a.joined.release(b"s")
         await settle()
-        obey, again = a.joined._obey, list[asyncio.Task[None]]()
+        obey, again = a.joined._carry_out, list[asyncio.Task[None]]()
 
         async def second(*arguments: Any) -> None:
             again.append(asyncio.create_task(a.connect(b"s")))
             await until(lambda: b"s" in a.joined._claims)
             obey(*arguments)
 
-        monkeypatch.setattr(a.joined, "_obey", lambda *order: a.joined._spawn(second(*order)))
+        monkeypatch.setattr(a.joined, "_carry_out", lambda *order: a.joined._spawn(second(*order)))
         a.link.find()  # the order comes
         await until(lambda: bool(again))
         await again[0]

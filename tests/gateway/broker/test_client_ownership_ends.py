@@ -112,7 +112,7 @@ class Process(Gate):
         except (ClaimedByAnotherUser, GatewayEnded):
             pass
         finally:
-            self._free(client_id)
+            self._release_if_unused(client_id)
 
     async def leave(self) -> None:
         for task in self.tasks:
@@ -147,7 +147,7 @@ class Town:
         except StoreError:
             gate.cut()
 
-    async def bury(self) -> None:
+    async def end_dead(self) -> None:
         """Those that were ended, or killed, are no processes any more."""
         for gate in [each for each in self.market.gates.values() if each.is_cut and each not in self.dead]:
             await gate.kill()
@@ -201,12 +201,12 @@ class Town:
             if gone.is_cut:
                 self.market.registry.expire(gone.name)
         else:
-            await self.bury()
+            await self.end_dead()
 
     async def heal(self) -> None:
         """All links are there, and who is gone has been taken for that."""
         for _ in range(300):
-            await self.bury()
+            await self.end_dead()
             if not self.gates:
                 self.begin(PLACES[0])
             for gate in self.market.gates.values():

@@ -30,9 +30,9 @@ async def known(engine: Engine) -> list[bytes]:
     return [row.producer for row in await engine.producers(None, 99)]
 
 
-@pytest.mark.parametrize("takes_gateways", [False, True])
+@pytest.mark.parametrize("accepts_gateways", [False, True])
 async def test_only_idle_producers_are_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_gateways: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accepts_gateways: bool
 ) -> None:
     monkeypatch.setattr("gateway.broker.expired_producers._PAGE", 2)
     now = [NOW_MS - KEPT_SECONDS * 1000 - 5000]
@@ -41,10 +41,10 @@ async def test_only_idle_producers_are_ended(
         await produce(engine, producer)
     now[0] = NOW_MS
     await produce(engine, CLIENT + b"2")
-    await ExpiredProducers(engine, takes_gateways).end_expired()
-    kept = [GATEWAY] if takes_gateways else []
+    await ExpiredProducers(engine, accepts_gateways).end_expired()
+    kept = [GATEWAY] if accepts_gateways else []
     assert await known(engine) == [CLIENT + b"2", *kept]
-    await ExpiredProducers(engine, takes_gateways).end_expired()
+    await ExpiredProducers(engine, accepts_gateways).end_expired()
     assert await known(engine) == [CLIENT + b"2", *kept]
     await engine.close()
 

@@ -44,7 +44,7 @@ def topic(number: int) -> bytes:
 async def test_a_closed_session_is_recorded_no_more(node: Node, urgent: bool) -> None:
     """Who reads the past for it may come back late, and say that something has changed."""
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     await client.drop()
     await until(lambda: session.closed)
     session.on_change(session, urgent)
@@ -69,7 +69,7 @@ async def test_many_long_filters_are_recorded_in_pieces(node: Node, qos: int) ->
     messages = await client.take(count)
     if qos == 1:
         client.send(b"".join(ack(PUBACK, message.packet_id) for message in messages))
-        session = node._sessions.held[b"c"][0]
+        session = node._sessions.open_sessions[b"c"][0]
         await until(lambda: all(s.cursor is not None and s.cursor.durable == 1 for s in session.subscriptions.values()))
     else:
         client.send(b"".join(ack(PUBREC, message.packet_id) for message in messages))
@@ -91,7 +91,7 @@ async def test_a_packet_may_name_more_filters_than_a_record_holds(node: Node) ->
     await client.drop()
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
     assert client.session_present
-    assert not node._sessions.held[b"c"][0].subscriptions
+    assert not node._sessions.open_sessions[b"c"][0].subscriptions
 
 
 async def test_a_record_the_store_never_accepts_does_not_block_other_last_records(
@@ -126,7 +126,7 @@ async def test_a_session_that_cannot_be_recorded_does_not_block_others(node: Nod
     for client in (first, second):
         await client.subscribe((b"t", 1))
     Spy(node).broken = b"first"
-    cursor = node._sessions.held[b"second"][0].subscriptions[b"t"].cursor
+    cursor = node._sessions.open_sessions[b"second"][0].subscriptions[b"t"].cursor
     assert cursor is not None
     publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
     for number in range(2):

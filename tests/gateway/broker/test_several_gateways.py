@@ -107,7 +107,7 @@ async def test_many_connects_of_one_client_id_are_served_one_by_one(several: Sev
         if end.done():
             assert end.result().reason == ReasonCode.SESSION_TAKEN_OVER
         end.cancel()
-    held = [name for name, gateway in several.gateways.items() if b"c" in gateway.sessions.held]
+    held = [name for name, gateway in several.gateways.items() if b"c" in gateway.sessions.open_sessions]
     assert len(held) == 1
     for each in clients:
         await each.drop()
@@ -425,6 +425,6 @@ async def test_a_gateway_that_stops_waits_for_the_last_records_of_a_client_that_
     for frames, done in waiting:
         append(frames, done)
     await stopping
-    assert not sessions.held
+    assert not sessions.open_sessions
     assert "failed" not in caplog.text
     await new.drop()

@@ -90,7 +90,7 @@ async def test_figures_of_clients_retained_messages_and_bytes(quiet_node: Node) 
         await client.publish(topic, b"value", retain=True)
     await client.publish(b"a", b"another", retain=True)
     await client.publish(b"b", b"", retain=True)
-    await until(lambda: all(name not in quiet_node._sessions.held for name in (b"away", b"away too")))
+    await until(lambda: all(name not in quiet_node._sessions.open_sessions for name in (b"away", b"away too")))
     await values(client)
     tree.publish_changes(monotonic())
     found = {name.removeprefix(b"$SYS/broker/"): m.payload for name, m in (await values(client)).items()}
@@ -161,7 +161,7 @@ async def test_a_full_socket_gets_none_and_that_is_counted(quiet_node: Node) -> 
     client = await RawClient.connect(quiet_node.ports.mqtt, b"c")
     await client.subscribe((b"$SYS/broker/uptime", 0))
     await values(client)
-    connection = quiet_node._sessions.held[b"c"][1]
+    connection = quiet_node._sessions.open_sessions[b"c"][1]
     connection.congested = True
     quiet_node._sessions.sys_topics.publish_changes(monotonic() + 60)
     connection.congested = False

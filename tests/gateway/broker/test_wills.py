@@ -111,7 +111,7 @@ async def test_the_end_of_the_session_sends_a_delayed_will(node: Node) -> None:
     assert (await watching.take(1))[0].payload == b"gone"
     client = await device(node.ports, delayed(b"d", 1000, 1000))
     await client.drop()
-    while b"d" in node._sessions.held:
+    while b"d" in node._sessions.open_sessions:
         await watching.quiet()
     await RawClient.connect(node.ports.mqtt, b"d", 5, True)
     assert (await watching.take(1))[0].payload == b"gone"

@@ -66,7 +66,7 @@ async def test_a_clean_session_without_a_will_writes_nothing(node: Node, version
         other = await RawClient.connect(node.ports.mqtt, b"d", version)
         await other.subscribe((b"a/#", 2))
         await (other.disconnect() if ends_well else other.drop())
-        await until(lambda: not node._sessions.held)
+        await until(lambda: not node._sessions.open_sessions)
     assert end(node) == before
 
 
@@ -106,7 +106,7 @@ async def test_the_death_of_the_node_sends_wills_once(make_node: MakeNode, expir
     await gone.drop()
     left = await RawClient.connect(node.ports.mqtt, b"left", 5, expiry == 0, expiry=expiry, will=(b"w", b"never"))
     await left.disconnect()
-    await until(lambda: len(node._sessions.held) == 2 and not list(node._sessions._ending.all()))
+    await until(lambda: len(node._sessions.open_sessions) == 2 and not list(node._sessions._ending.all()))
     for name in ("first", "second"):
         node = await crashed(make_node, node, name)
         assert await sent(node) == [b"earlier", b"gone", b"gone"]
@@ -147,7 +147,7 @@ async def test_a_delay_goes_on_over_a_restart(make_node: MakeNode, monkeypatch: 
     node = await make_node()
     client = await device(node.ports, delayed(b"d", 1000, 2000))
     await client.drop()
-    await until(lambda: not node._sessions.held and not list(node._sessions._ending.all()))
+    await until(lambda: not node._sessions.open_sessions and not list(node._sessions._ending.all()))
     monkeypatch.setattr("gateway.broker.wills.time", lambda: time() + 999)
     if dies:
         node = await crashed(make_node, node, "next")
@@ -273,7 +273,7 @@ async def test_a_clock_that_was_set_back_does_not_keep_a_will(
     held = await RawClient.connect(node.ports.mqtt, b"held", 5, will=(topic, b"y"))
     monkeypatch.setattr("gateway.broker.wills.time", lambda: time() - 3600)
     await live.drop()
-    await until(lambda: len(node._sessions.held) == 1 and not list(node._sessions._ending.all()))
+    await until(lambda: len(node._sessions.open_sessions) == 1 and not list(node._sessions._ending.all()))
     node = await crashed(make_node, node, "crashed")
     assert node._engine is not None
     messages = (await node._engine.timers(None, 9)).messages

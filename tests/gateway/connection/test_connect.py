@@ -172,10 +172,10 @@ async def test_a_keep_alive_that_cannot_be_told_is_not_cut(make_node: MakeNode) 
     """3.1.1 has no way to tell the client; 5.0 tells it only where it is another."""
     node = await make_node(mqtt__max_keep_alive=10)
     await RawClient.connect(node.ports.mqtt, b"old", 4, keep_alive=300)
-    assert node._sessions.held[b"old"][1].keep_alive == 300
+    assert node._sessions.open_sessions[b"old"][1].keep_alive == 300
     new = await RawClient.connect(node.ports.mqtt, b"new", 5, keep_alive=7)
     assert 0x13 not in dict(new.connack.properties)
-    assert node._sessions.held[b"new"][1].keep_alive == 7
+    assert node._sessions.open_sessions[b"new"][1].keep_alive == 7
 
 
 @pytest.mark.mqtt5("3.1.2-28")
@@ -266,7 +266,7 @@ async def test_an_unexpected_error_ends_the_connection(
         await client.closed()
     client = await RawClient.connect(node.ports.mqtt, b"c", version, False, **options)
     assert client.session_present
-    assert len(node._front.connections) == len(node._sessions.held) == 1
+    assert len(node._front.connections) == len(node._sessions.open_sessions) == 1
     assert node._engine is not None
     assert await node._engine.wills(None, 9) == []
     assert node.counters.wills_sent == 0

@@ -123,7 +123,7 @@ async def test_many_small_packets_of_one_client_are_served_in_turns(node: Node) 
     greedy = await RawClient.connect(node.ports.mqtt, b"greedy", 5)
     modest = await RawClient.connect(node.ports.mqtt, b"modest", 5)
     watched = _Watched(node._sessions)
-    for _, connection in node._sessions.held.values():
+    for _, connection in node._sessions.open_sessions.values():
         connection.requests = cast("RequestCallbacks", watched)
     served = watched.served
     count = 3000
@@ -241,7 +241,7 @@ async def test_a_bad_frame_ends_the_connection(node: Node, kind: str, at_first: 
         assert (await reader.read())[:4] == b"\x88\x02" + code.to_bytes(2, "big")
     writer.close()
     await until(lambda: not node._front.connections)
-    assert not node._sessions.held
+    assert not node._sessions.open_sessions
 
 
 async def test_a_message_in_thousands_of_fragments_with_pings_between_them(ports: Ports) -> None:

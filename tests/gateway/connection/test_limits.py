@@ -326,7 +326,7 @@ async def test_a_publisher_above_its_rate_is_read_later(make_node: MakeNode) -> 
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, keep_alive=1)
     client.send(*[wire.publish(5, b"t", b"x") for _ in range(150)])
     await until(lambda: node.counters.publishers_paced)
-    assert node._sessions.held[b"c"][1].reading_paused
+    assert node._sessions.open_sessions[b"c"][1].reading_paused
     client.send(wire.publish(5, b"t", b"x", 1, 1), b"\xc0\x00")
     assert {(await client.packet()).kind, (await client.packet()).kind} == {PUBACK, PINGRESP}
     assert node.counters.messages_received == 151
@@ -340,7 +340,7 @@ async def test_a_publisher_above_its_rate_that_resets_is_closed(make_node: MakeN
     await until(lambda: node.counters.publishers_paced > 0)
     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.writer.transport.abort()
-    await until(lambda: not node._sessions.held)
+    await until(lambda: not node._sessions.open_sessions)
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /mqtt HTTP/1.1\r\nHost: x\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
@@ -404,7 +404,7 @@ async def test_a_connection_that_waits_for_the_store_is_not_read(node: Node) -> 
     queue._limit, limit = -1, queue._limit
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     client.send(wire.publish(5, b"t", b"x", 1, 1))
-    connection = node._sessions.held[b"c"][1]
+    connection = node._sessions.open_sessions[b"c"][1]
     await until(lambda: connection.reading_paused)
     connection.resume_reading()
     connection.uncongested()

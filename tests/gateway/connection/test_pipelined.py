@@ -35,7 +35,7 @@ async def test_unsubscribed_before_its_suback_is_gone(node: Node, name: bytes, c
     assert await answers(client, 3) == {1: (SUBACK, 1), 2: (UNSUBACK, 0), 3: (UNSUBACK, 0x11)}
     await publish(node, b"t", b"1")
     await client.quiet()
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     assert not session.subscriptions
     assert not session.subscribing.names
 

@@ -225,7 +225,7 @@ async def test_each_retained_copy_has_the_identifier_of_its_subscription(ports: 
 async def test_packet_ids_begin_anew_and_leave_out_those_in_use(node: Node, version: int, expiry: int) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", version, not expiry, expiry=expiry)
     await client.subscribe((b"t", 2))
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     cursor = session.subscriptions[b"t"].cursor
     if cursor is not None:
         cursor._first_id = 0  # by the filter, so that a message has the same one whenever it is sent

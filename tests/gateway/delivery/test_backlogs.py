@@ -46,7 +46,7 @@ async def publish(node: Node, first: int, last: int, size: int = 0, version: int
 
 
 def held(node: Node, client_id: bytes) -> Session:
-    return node._sessions.held[client_id][0]
+    return node._sessions.open_sessions[client_id][0]
 
 
 def watch_fetches(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -219,7 +219,7 @@ async def test_offline_sessions_cost_one_reference_and_no_object(make_node: Make
     await away(node, 30)
     engine = node._engine
     assert isinstance(engine, Engine)
-    assert node._sessions.held == {}
+    assert node._sessions.open_sessions == {}
     assert len(node._sessions._router.trie) == 0
     before = engine.stats()
     await publish(node, 0, 500, 256)

@@ -84,7 +84,7 @@ async def test_a_session_that_reads_the_log_itself(make_node: MakeNode, told: bo
     node = await make_node(**SETTINGS, store__serve_damaged=str(told))
     client = await RawClient.connect(node.ports.mqtt, b"t", 5, receive_maximum=1)
     await client.subscribe((b"home/#", 1))
-    session = node._sessions.held[b"t"][0]
+    session = node._sessions.open_sessions[b"t"][0]
     session.subscriptions[b"home/#"].route.start = 0
     await publish(node, 400, 401)
     first = await client.message()
@@ -149,7 +149,7 @@ async def test_an_unacknowledged_replayed_message_that_is_damaged_is_counted_and
     there = [0, 4, 0, *range(4, 400)]  # exchanges that were open, then all behind the position recorded last
     assert [int(message.payload[:4]) for message in await client.take(len(there))] == there
     assert node.counters.dropped_reclaimed == 4  # three exchanges, and one place of the log
-    session = node._sessions.held[b"d"][0]
+    session = node._sessions.open_sessions[b"d"][0]
     async with patience():
         while session.exchanges.inflight or session.subscriptions[b"home/+"].replay_cursor is not None:
             await client.settle()

@@ -137,7 +137,7 @@ async def test_subscribers_that_do_not_read_do_not_delay_others(node: Node) -> N
             await client.subscribe((b"news/#", 1))
         publisher = await RawClient.connect(node.ports.mqtt, b"p")
         count = 0
-        slow_sessions = [node._sessions.held[b"slow%d" % number][0] for number in range(SLOW)]
+        slow_sessions = [node._sessions.open_sessions[b"slow%d" % number][0] for number in range(SLOW)]
         while not all(s.write_buffer.congested for s in slow_sessions):
             assert count < 5000
             await publisher.publish(b"news/today", b"%06d" % count + b"." * 16_000, 1, 1)

@@ -227,7 +227,7 @@ async def test_inbox_messages_that_may_repeat_after_a_crash_have_dup(make_node: 
     first = await client.message()  # never acknowledged
     before = [first, *await client.take(255)]
     await client.quiet()
-    session = node._sessions.held[b"lamp"][0]
+    session = node._sessions.open_sessions[b"lamp"][0]
     await until(lambda: not session.catching_up)
     await client.quiet()
     node = await crashed(make_node, node, "crashed")

@@ -68,7 +68,7 @@ async def test_every_session_gets_what_entered(
     await client.subscribe(*[(name, 1) for name in filters])
     if late and durable:
         await client.drop()
-        await until(lambda: b"c" not in node._sessions.held)
+        await until(lambda: b"c" not in node._sessions.open_sessions)
         expected = await history(node)
         client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, **options)
     elif late:
@@ -182,6 +182,6 @@ async def test_the_record_of_released_messages_is_dropped_when_all_are_read(node
         await append(node, control.TimersFired(handles).frame())
         assert [message.payload for message in await client.take(2)] == [b"%d" % round_] * 2
         await client.quiet()
-        session = node._sessions.held[b"c"][0]
+        session = node._sessions.open_sessions[b"c"][0]
         await until(lambda: not (session.catching_up or session.exchanges.inflight))
         assert session._pending is None

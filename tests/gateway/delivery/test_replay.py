@@ -126,7 +126,7 @@ async def test_a_replay_delivers_the_past_then_the_present(
     await client.quiet()
     await publish(node, b"home/bath", b"live", qos=0)
     assert payloads(await client.take(1)) == [b"live"]
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     assert all(s.replay_cursor is None or s.replay_cursor.recorded for s in session.subscriptions.values())
 
 
@@ -350,7 +350,7 @@ async def test_an_exchange_that_was_recorded_is_finished_after_a_kill(make_node:
     assert [(m.payload, m.dup) for m in found] == [(number, False) for number in numbers(0, 5)]
     last = await client.expect(PUBREL)
     client.send(ack(PUBCOMP, last.packet_id))
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     await until(lambda: not (session.subscriptions[b"a/#"].replay_cursor is not None or session.exchanges.inflight))
 
 
@@ -467,7 +467,7 @@ async def test_unsubscribing_before_a_replay_begins(node: Node, expiry: int) -> 
     assert sorted(kinds) == [SUBACK, UNSUBACK]
     await publish(node, b"a/b", b"new")
     await client.quiet()
-    assert not node._sessions.held[b"c"][0].subscriptions
+    assert not node._sessions.open_sessions[b"c"][0].subscriptions
 
 
 @pytest.mark.parametrize("expiry", [0, EVER])
@@ -518,7 +518,7 @@ async def test_retention_overtakes_a_replay(make_node: MakeNode, stays: bool) ->
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=EVER, receive_maximum=1)
     await replay(client, b"a/+", b"earliest")
     first = await client.message()
-    history_end = node._sessions.held[b"c"][0].subscriptions[b"a/+"].replay_cursor
+    history_end = node._sessions.open_sessions[b"c"][0].subscriptions[b"a/+"].replay_cursor
     assert history_end is not None
     if not stays:
         await client.drop()
@@ -630,6 +630,6 @@ async def test_a_replay_of_qos_0_that_is_asked_for_more(node: Node) -> None:
     assert payloads(await client.take(20)) == numbers(400, 420)
     await publish(node, b"a/b", b"new")
     assert payloads(await client.take(1)) == [b"new"]
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     assert session.subscriptions[b"a/+"].replay_cursor is None
     await client.quiet()

@@ -50,7 +50,7 @@ async def is_over(node: Node, device: Device) -> None:
     """The history is, and no packet id is left, once the device has answered what is asked again."""
     engine = node._engine
     assert engine is not None
-    session = node._sessions.held[b"d"][0]
+    session = node._sessions.open_sessions[b"d"][0]
     async with patience():
         while True:
             state = await engine.session(b"d")
@@ -121,7 +121,7 @@ async def test_a_wildcard_replay_continues_where_it_was(make_node: MakeNode, how
         while len(payloads(device)) < goal:
             await device.poll()
             device.acknowledge(1)
-        session = node._sessions.held[b"d"][0]
+        session = node._sessions.open_sessions[b"d"][0]
         await until(lambda: not (session.changed or session.exchanges.staging))
         node = await end(make_node, node, device, how, f"after{goal}")
     await finish(device, len(expected))

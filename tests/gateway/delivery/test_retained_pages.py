@@ -200,7 +200,7 @@ async def test_a_hundred_thousand_values(node: Node, qos: int) -> None:
         if len(seen) % 20_000 == 0:
             other.send(b"\xc0\x00")
             await other.expect(PINGRESP)
-            session = node._sessions.held[b"c"][0]
+            session = node._sessions.open_sessions[b"c"][0]
             assert len(session.exchanges.inflight) <= 100
             assert len(session.retained) <= 1
     assert seen == [b"r/%05d" % number for number in range(100_000)]

@@ -42,7 +42,7 @@ async def owed(node: Node) -> list[PendingRetained]:
 
 async def noted(node: Node) -> None:
     """What the session has to say is in the log."""
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     async with patience():
         while session.changed or session.exchanges.staging or not await owed(node):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -103,7 +103,7 @@ async def test_the_rest_comes_to_the_next_connection(make_node: MakeNode, how: s
     await settled(node)
     client = await come(node)
     await client.quiet()
-    assert not node._sessions.held[b"c"][0].retained
+    assert not node._sessions.open_sessions[b"c"][0].retained
 
 
 @pytest.mark.mqtt5("4.3.3-3")
@@ -269,7 +269,7 @@ async def test_the_last_values_are_not_forgotten_before_they_are_acknowledged(ma
         client.send(*[ack(PUBACK, message.packet_id) for message in first])
         first = [await client.message() for _ in range(count - 3)]
         await settled(node)
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     await until(lambda: not (session.retained or session.changed or session.exchanges.staging))
     other = await RawClient.connect(node.ports.mqtt, b"other")
     await other.publish(b"other", b"")  # the log has it, and the record that is before it

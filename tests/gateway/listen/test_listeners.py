@@ -73,7 +73,7 @@ async def test_ipv6(make_node: MakeNode) -> None:
     client = RawClient(5, reader, writer)
     client.send(connect(5, b"c"))
     assert (await client.expect(CONNACK)).reason == 0
-    assert node._sessions.held[b"c"][1].peer().startswith("[::1]:")
+    assert node._sessions.open_sessions[b"c"][1].peer().startswith("[::1]:")
 
 
 async def test_the_usual_two_can_be_left_out(make_node: MakeNode) -> None:
@@ -227,7 +227,7 @@ async def test_the_peer_is_the_client_that_the_proxy_names(make_node: MakeNode, 
             client.send(data[at : at + size])
             await asyncio.sleep(0)
         assert (await client.expect(CONNACK)).body == b"\0\0"
-        assert node._sessions.held[b"c%d" % number][1].peer().startswith(peer)
+        assert node._sessions.open_sessions[b"c%d" % number][1].peer().startswith(peer)
         await client.publish(b"t", b"x")
 
 
@@ -245,7 +245,7 @@ async def test_a_proxied_websocket(make_node: MakeNode, protocol: str) -> None:
     await client.reader.readuntil(b"\r\n\r\n")
     client.send(bytes((0x82, 0x80 | len(packet), 0, 0, 0, 0)) + packet)
     assert await client.reader.readexactly(6) == b"\x82\x04\x20\x02\0\0"
-    assert node._sessions.held[b"c"][1].peer() == "192.0.2.7:4711"
+    assert node._sessions.open_sessions[b"c"][1].peer() == "192.0.2.7:4711"
 
 
 @pytest.mark.parametrize("first", [connect(4, b"c"), b"PROXY TCP4 1.2.3.4\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\0\0\0"])
@@ -283,7 +283,7 @@ async def test_a_proxy_on_a_unix_socket_is_trusted_by_its_permissions(make_node:
     client = await unix_client(path, 4)
     client.send(V1 + connect(4, b"c"))
     assert (await client.expect(CONNACK)).body == b"\0\0"
-    assert node._sessions.held[b"c"][1].peer() == "192.0.2.7:4711"
+    assert node._sessions.open_sessions[b"c"][1].peer() == "192.0.2.7:4711"
     plain = await unix_client(path, 4)
     await node.stop()
     with pytest.raises((ConnectionError, EOFError)):

@@ -72,7 +72,7 @@ async def test_a_text_frame_ends_the_connection(node: Node) -> None:
         closing = await socket.receive()
         assert (closing.type, closing.data) == (aiohttp.WSMsgType.CLOSE, 1003)
     await until(lambda: not node._front.connections)
-    assert not node._sessions.held
+    assert not node._sessions.open_sessions
 
 
 @pytest.mark.mqtt5("6.0.0-3")
@@ -139,7 +139,7 @@ async def test_a_websocket_that_takes_nothing_is_let_go(node: Node) -> None:
     publisher = await RawClient.connect(node.ports.mqtt, b"p")
     while not node.counters.dropped_qos0:
         await publisher.publish(b"t", b"." * 100_000, 1)
-    old = node._sessions.held[b"c"][1]
+    old = node._sessions.open_sessions[b"c"][1]
     new = await RawClient.connect(node.ports.mqtt, b"c")
     assert old in node._front.connections
     await until(lambda: old not in node._front.connections)

@@ -140,7 +140,7 @@ async def test_the_client_id_of_the_certificate(
     context = authority.client(pair(authority, "device"))
     client = await open_tls(port_of(node, "tls"), context)
     assert await admitted(client, b"") == 0
-    held = node._sessions.held[device][1]
+    held = node._sessions.open_sessions[device][1]
     assert held.info is not None
     assert held.info.user_name == b"device-7"
     same = await open_tls(port_of(node, "tls"), context)
@@ -248,7 +248,7 @@ async def test_websocket_over_tls_and_a_proxy_before_tls(make_node: MakeNode, au
     await writer.start_tls(authority.client(), server_hostname="localhost")
     client = RawClient(5, reader, writer)
     assert await admitted(client, b"proxied") == 0
-    assert node._sessions.held[b"proxied"][1].peer() == "192.0.2.7:4711"
+    assert node._sessions.open_sessions[b"proxied"][1].peer() == "192.0.2.7:4711"
 
 
 @pytest.mark.parametrize("what", ["missing", "mismatch", "garbage", "password", "authority"])

@@ -69,7 +69,7 @@ class Wire:
         request.invisible_duration.FromSeconds(seconds)
         return int((await self.call("ChangeInvisibleDuration", request)).status.code)
 
-    async def bury(self, handle: str, topic: pb.Resource = TOPIC) -> int:
+    async def dead_letter(self, handle: str, topic: pb.Resource = TOPIC) -> int:
         request = pb.ForwardMessageToDeadLetterQueueRequest(group=GROUP, topic=topic, receipt_handle=handle)
         return int((await self.call("ForwardMessageToDeadLetterQueue", request)).status.code)
 
@@ -177,13 +177,13 @@ async def test_forwarding_to_the_dead_letter_queue(wire: Wire) -> None:
     assert await wire.receive() == []
     await wire.send(b"a")
     (first,) = await wire.receive()
-    assert await wire.bury(handle(first)) == pb.OK
-    assert await wire.bury(handle(first)) == pb.INVALID_RECEIPT_HANDLE
+    assert await wire.dead_letter(handle(first)) == pb.OK
+    assert await wire.dead_letter(handle(first)) == pb.INVALID_RECEIPT_HANDLE
     assert await wire.receive() == []
     letters = pb.Resource(name="%DLQ%group")
     (letter,) = await wire.receive(topic=letters)
     assert letter.body == b"a"
-    assert await wire.bury(handle(letter), letters) == pb.ILLEGAL_TOPIC
+    assert await wire.dead_letter(handle(letter), letters) == pb.ILLEGAL_TOPIC
     other = pb.MessageQueue(topic=pb.Resource(name="%DLQ%other"))
     assert await wire.receive_code(message_queue=other) == pb.ILLEGAL_TOPIC
 
@@ -282,7 +282,7 @@ async def test_traces_name_the_clients_of_a_group(tmp_path: Path) -> None:
         first, second = await wire.receive()
         await wire.change(handle(first), 60)
         await wire.acknowledge(handle(first))
-        await wire.bury(handle(second))
+        await wire.dead_letter(handle(second))
         events = [await native.trace(entry.offset) for entry in sent.entries]
     await server.stop(0.2)
     await engine.close()

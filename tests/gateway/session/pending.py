@@ -21,7 +21,7 @@ async def pending(node: Node, client_id: bytes, topic_filter: bytes) -> set[byte
     for other in state.subscriptions if state is not None else ():
         if other.topic_filter != topic_filter and other.qos:
             found += await _behind_cursor(engine, subscription_queue(other.topic_filter), other.offset)
-    held = node._sessions.held.get(client_id)
+    held = node._sessions.open_sessions.get(client_id)
     if held is not None and held[0].behind is not None:
         found += await _behind_position(engine, held[0].behind)
     return {payload for topic, payload in found if matches(topic_filter, topic)}

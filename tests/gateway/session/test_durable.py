@@ -334,7 +334,7 @@ async def test_many_takeovers_at_once_leave_one_connection(node: Node) -> None:
         client.send(b"\xc0\x00")
         ended += (await client.packet()).kind == DISCONNECT
     assert ended == 19
-    assert len(node._sessions.held) == 1
+    assert len(node._sessions.open_sessions) == 1
     assert not node._sessions.client_locks
 
 
@@ -361,7 +361,7 @@ async def test_qos_0_messages_in_between_do_not_delay_the_cursor(node: Node) -> 
     await client.subscribe((b"t", 0))
     await publish(node, b"t", *numbers(0, 300))
     assert [m.payload for m in await client.take(300)] == numbers(0, 300)
-    session = node._sessions.held[b"d"][0]
+    session = node._sessions.open_sessions[b"d"][0]
     await until(lambda: not session.changed)
     await client.subscribe((b"t", 1))
     await publish(node, b"t", *numbers(300, 310))
@@ -371,7 +371,7 @@ async def test_qos_0_messages_in_between_do_not_delay_the_cursor(node: Node) -> 
 async def test_a_cursor_may_be_as_far_ahead_as_the_log_was_told(node: Node) -> None:
     """However much of its window the session may use at the moment."""
     client = await durable(node, receive_maximum=1000)
-    session = node._sessions.held[b"d"][0]
+    session = node._sessions.open_sessions[b"d"][0]
     session.exchanges.window = 16  # as while many have a backlog
     await client.subscribe((b"t", 1))
     cursor = session.subscriptions[b"t"].cursor
@@ -388,7 +388,7 @@ async def test_the_end_of_a_connection_says_what_has_moved_and_no_more(make_node
     topics = [b"%02d/" % number + b"x" * 65_000 for number in range(40)]
     for number in range(0, 40, 10):
         await client.subscribe(*[(topic, 1) for topic in topics[number : number + 10]])
-    session = node._sessions.held[b"d"][0]
+    session = node._sessions.open_sessions[b"d"][0]
     while session.retained:  # there are none, but nobody has looked  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     await client.disconnect()
@@ -412,7 +412,7 @@ async def test_the_end_of_a_connection_says_what_has_moved_and_no_more(make_node
         await client.message()
     appends.clear()
     await client.drop()
-    await until(lambda: not (node._sessions.held.keys() - {b"p"} or list(node._sessions._ending.all())))
+    await until(lambda: not (node._sessions.open_sessions.keys() - {b"p"} or list(node._sessions._ending.all())))
     assert len(appends) > 4
     assert max(sum(map(len, frames)) for frames in appends) <= 1 << 20
     state = await engine.session(b"d")

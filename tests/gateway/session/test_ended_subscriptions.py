@@ -50,7 +50,7 @@ async def end(node: Node, device: Device, way: str) -> None:
 
 
 def session_of(node: Node) -> Session:
-    return node._sessions.held[b"d"][0]
+    return node._sessions.open_sessions[b"d"][0]
 
 
 async def acknowledge(device: Device, kind: int) -> None:

@@ -62,12 +62,12 @@ class Model:
         since, _ = self.filters.pop(topic_filter, (self.now, 0))
         if qos:
             self.filters[topic_filter] = since, qos
-        self._look()
+        self._refresh()
 
     def unsubscribe(self, topic_filter: bytes) -> None:
         self.any.pop(topic_filter, None)
         self.filters.pop(topic_filter, None)
-        self._look()
+        self._refresh()
 
     def change(self, changes: list[tuple[bytes, int | None]]) -> dict[int, int]:
         """SUBSCRIBEs and UNSUBSCRIBEs (None) one behind the other, and their answers in version 5."""
@@ -85,9 +85,9 @@ class Model:
         """Nobody knows whether it is subscribed to, or with which QoS."""
         self.unsubscribe(topic_filter)
         self.doubted.add(topic_filter)
-        self._look()
+        self._refresh()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         for topic in TOPICS:
             levels = [qos for topic_filter, qos in self.any.items() if matches(topic_filter, topic)]
             is_doubted = any(matches(topic_filter, topic) for topic_filter in self.doubted)
@@ -97,7 +97,7 @@ class Model:
     def note_sent(self, publisher: Publisher) -> None:
         for topic, payload, qos in publisher.sent[len(self.sent) :]:
             self.sent[payload] = topic.removeprefix(b"$delayed/5/"), qos, self.now
-        self._look()
+        self._refresh()
 
     def due(self) -> set[bytes]:
         """What has to come, with QoS 1 or 2."""

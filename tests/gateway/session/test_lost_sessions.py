@@ -22,7 +22,7 @@ REACH = 256  # of a small window
 
 
 def session_of(node: Node, client_id: bytes = b"d") -> Session:
-    return node._sessions.held[client_id][0]
+    return node._sessions.open_sessions[client_id][0]
 
 
 async def recorded(node: Node) -> None:
@@ -130,7 +130,7 @@ async def test_the_dup_mark_outlives_connections_that_end_before_it(make_node: M
         first = await back.message()
         assert (first.payload, first.dup, first.packet_id) == (b"00000", True, sent[0].packet_id)
         await back.drop()
-        await until(lambda: not node._sessions.held)
+        await until(lambda: not node._sessions.open_sessions)
     await publish(node, b"t", b"new")
     back = await durable(node)
     again = await back.take(11)
@@ -199,7 +199,7 @@ async def test_session_expiry_goes_on_over_restarts(
     for client in clients:
         await client.subscribe((b"t", 1))
     await clients[0].disconnect()
-    await until(lambda: b"away" not in node._sessions.held and node._sessions._ending.of(b"away") is None)
+    await until(lambda: b"away" not in node._sessions.open_sessions and node._sessions._ending.get(b"away") is None)
     for module in ("maintenance", "session_checkpoint"):
         monkeypatch.setattr(f"gateway.broker.{module}.time", lambda: time() + 999)
     if dies:
@@ -296,7 +296,7 @@ async def test_a_connection_that_was_taken_over_records_nothing_any_more(node: N
     """Its epoch is old: what it still says of the session changes nothing (fencing)."""
     old = await durable(node)
     await old.subscribe((b"t", 1))
-    held, connection = node._sessions.held[b"d"]
+    held, connection = node._sessions.open_sessions[b"d"]
     new = await durable(node)
     assert node._engine is not None
     state = await node._engine.session(b"d")
@@ -304,7 +304,7 @@ async def test_a_connection_that_was_taken_over_records_nothing_any_more(node: N
     assert state.epoch == held.epoch + 1
     held.expiry_interval = 0
     node._sessions._close_session(held, None, is_sent=False)  # as if its end were recorded late
-    await until(lambda: node._sessions._ending.of(b"d") is None)
+    await until(lambda: node._sessions._ending.get(b"d") is None)
     after = await node._engine.session(b"d")
     assert after is not None
     assert (after.epoch, after.closed_at, len(after.subscriptions)) == (state.epoch, 0, 1)

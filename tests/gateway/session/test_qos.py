@@ -207,7 +207,7 @@ async def test_a_repeated_pubrel_does_not_release_the_next_message_with_its_pack
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
     client.send(wire.publish(5, b"t", b"1", 2, packet_id=7))
     await client.expect(PUBREC)
-    session, connection = node._sessions.held[b"c"]
+    session, connection = node._sessions.open_sessions[b"c"]
     connection.receive(ack(PUBREL, 7))
     await asyncio.sleep(0)  # its record is on its way, a second one would go with the next flush
     connection.receive(ack(PUBREL, 7))

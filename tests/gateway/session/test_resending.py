@@ -69,7 +69,7 @@ async def test_nothing_is_resent_on_the_same_connection(node: Node, expiry: int)
     for _ in range(10):
         await publish(node, b"x", qos=1)
         assert [m.payload for m in await client.take(1)] == [b"x"]
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     await until(lambda: not session.changed)
     await client.quiet()
 
@@ -101,7 +101,7 @@ async def test_sent_messages_do_not_expire(node: Node, monkeypatch: pytest.Monke
     first = await client.message()
     assert wire.properties(first.properties) == [(0x02, 60)]
     await client.drop()
-    await until(lambda: b"c" not in node._sessions.held)
+    await until(lambda: b"c" not in node._sessions.open_sessions)
     await publish(node, b"y", qos=qos, properties=b"\x02" + wire.u32(60))
     for module in ("catch_up", "log_catch_up", "resends"):
         monkeypatch.setattr(f"gateway.delivery.{module}.time", lambda: time.time() + 61)

@@ -106,7 +106,7 @@ async def test_a_full_socket_loses_no_qos_1(node: Node) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c")
     await client.subscribe((b"t", 1))
     client.writer.transport.pause_reading()
-    session = node._sessions.held[b"c"][0]
+    session = node._sessions.open_sessions[b"c"][0]
     total = 0
     while session.behind is None:
         await flood(node, b"t", 1, total, total + 200, SIZE)
@@ -122,7 +122,7 @@ async def test_a_client_that_never_reads_is_not_read_from_without_end(node: Node
     """Design section 8: what a peer can grow has a limit, here the answers it does not take."""
     client = await RawClient.connect(node.ports.mqtt, b"c")
     client.writer.transport.pause_reading()
-    connection = node._sessions.held[b"c"][1]
+    connection = node._sessions.open_sessions[b"c"][1]
     pings = b"\xc0\x00" * 100_000
     sent = 0
     while not connection.reading_paused:
@@ -142,9 +142,9 @@ async def test_a_closed_connection_that_takes_nothing_is_gone_soon(node: Node) -
     await client.subscribe((b"t", 0))
     client.writer.transport.pause_reading()
     client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    while not node._sessions.held[b"c"][1].congested:
+    while not node._sessions.open_sessions[b"c"][1].congested:
         await flood(node, b"t", 0, 0, 200, SIZE)
-    old = node._sessions.held[b"c"][1]
+    old = node._sessions.open_sessions[b"c"][1]
     new = await RawClient.connect(node.ports.mqtt, b"c")
     assert old in node._front.connections
     await until(lambda: old not in node._front.connections)

@@ -82,7 +82,7 @@ async def test_acknowledgement_of_what_is_not_sent_yet_means_nothing(
     for client in (guessing, other):
         await client.settle()
     await until_groups(node, {GROUP: 0})
-    session = node._sessions.held[b"m0"][0]
+    session = node._sessions.open_sessions[b"m0"][0]
     assert (session.exchanges.in_window, session.exchanges.inflight) == (0, {})
 
 

@@ -178,7 +178,7 @@ async def test_names_to_which_nobody_publishes_are_not_shared(
 ) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", version)
     assert await client.subscribe((b"$share/g/" + name, 1), (b"$share/g/$other/t", 1)) == bytes([reason, 1])
-    assert list(node._sessions.held[b"c"][0].shares) == [b"$share/g/$other/t"]
+    assert list(node._sessions.open_sessions[b"c"][0].shares) == [b"$share/g/$other/t"]
 
 
 async def test_stale_acknowledgement_of_a_removed_group_does_nothing(node: Node) -> None:

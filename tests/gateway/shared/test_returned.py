@@ -114,7 +114,7 @@ async def test_an_unsubscribed_member_gives_its_messages_back_at_once(make_node:
     await other.subscribe((GROUP, 1))
     assert await leaving.unsubscribe(GROUP) == b"\x00"
     await leaving.subscribe((b"plain", 0))
-    assert node._sessions.held[b"m0"][0]._shares is None
+    assert node._sessions.open_sessions[b"m0"][0]._shares is None
     await leaving.drop()
     assert [m.payload for m in await other.take(1)] == [b"1"]
     await until_groups(node, {GROUP: 0})

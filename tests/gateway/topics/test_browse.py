@@ -62,7 +62,7 @@ async def test_the_next_level(filled: Node, version: int, expiry: int) -> None:
         (b"$topics/home/bath", {"topic": True, "children": True}),
         (b"$topics/home/kitchen", {"topic": False, "children": True}),
     ]
-    assert not filled._sessions.held[b"c"][0].subscriptions
+    assert not filled._sessions.open_sessions[b"c"][0].subscriptions
     assert await client.unsubscribe(b"$topics/+") in (b"", b"\x11")
 
 

@@ -22,7 +22,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 async def test_a_buried_message_is_a_dead_letter_and_leased_no_more(bench: Bench):
     await bench.fill(5)
     await bench.pop()
-    assert await bench.engine.bury(b"g", [Receipts(Q, 1, 1, 1), Receipts(Q, 3, 2, 1)]) == []
+    assert await bench.engine.dead_letter(b"g", [Receipts(Q, 1, 1, 1), Receipts(Q, 3, 2, 1)]) == []
     assert bench.dead == [[b"g"]]
     bench.now += 10_000
     assert await bench.take() == numbers(0, 2)
@@ -35,8 +35,8 @@ async def test_stale_receipts_are_reported_and_bury_nothing(bench: Bench):
     popped = receipts(await bench.pop())
     assert popped == [Receipts(Q, 0, 3, 1)]
     await bench.engine.settle(b"g", [Receipts(Q, 1, 1, 1)])
-    assert await bench.engine.bury(b"g", popped) == [Receipts(Q, 1, 1, 1)]
-    assert await bench.engine.bury(b"g", popped) == popped
+    assert await bench.engine.dead_letter(b"g", popped) == [Receipts(Q, 1, 1, 1)]
+    assert await bench.engine.dead_letter(b"g", popped) == popped
     assert await bench.take(DEAD) == numbers(0, 2)
     assert await bench.lag() == {Q: (3, 3, 0, 0), DEAD: (0, 2, 2, 2)}
 
@@ -44,13 +44,13 @@ async def test_stale_receipts_are_reported_and_bury_nothing(bench: Bench):
 async def test_more_than_one_record_tells_of(bench: Bench):
     await bench.fill(1_500)
     (all_of_it,) = receipts(await bench.pop(records=2_000))
-    assert await bench.engine.bury(b"g", [all_of_it]) == []
+    assert await bench.engine.dead_letter(b"g", [all_of_it]) == []
     assert payloads((await bench.pop(DEAD, records=2_000)).runs) == numbers(*range(1_500))
 
 
 async def test_dead_letters_are_not_buried_again(bench: Bench):
     await bench.fill(1)
-    await bench.engine.bury(b"g", receipts(await bench.pop()))
+    await bench.engine.dead_letter(b"g", receipts(await bench.pop()))
     letters = receipts(await bench.pop(DEAD))
     with pytest.raises(ValueError, match="dead letter"):
-        await bench.engine.bury(b"g", letters)
+        await bench.engine.dead_letter(b"g", letters)

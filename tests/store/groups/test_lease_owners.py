@@ -89,7 +89,7 @@ async def test_settled_messages_do_not_belong_to_the_gateway(bench: Bench, how: 
     if how == "handed":
         assert await bench.engine.hand_over(NAME, [Handed(0, 1, b"c", 0)]) == []
     elif how == "buried":
-        assert await bench.engine.bury(NAME, [mine]) == []
+        assert await bench.engine.dead_letter(NAME, [mine]) == []
     else:
         again: list[tuple[Receipts, int | None]] = {"back": [(mine, 0)], "later": [(mine, None)]}.get(how, [])
         done, unsent = [mine] * (how == "done"), [(mine, 0)] * (how == "unsent")

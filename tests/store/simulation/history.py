@@ -293,7 +293,7 @@ class History:
         if not done:
             return
         for parent in (b"a", b"b", b"c", b"", b"many"):
-            floor = engine._views.floors.of(parent)
+            floor = engine._views.floors.of_parent(parent)
             latest = max(self.reclaiming.floor(parent, self._clock.latest), 0)
             assert self.reclaiming.floor(parent, now) <= floor <= latest, "a parent has another age"
         if engine.stats().failed:

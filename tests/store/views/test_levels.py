@@ -171,11 +171,11 @@ async def test_a_search_passes_over_what_cannot_match(tmp_path: Path):
     }
     with opened(tmp_path / "db", values, b"r") as state:
         retained = RetainedValues(state)
-        rows, after = retained.matching(b"home/+/temp", None, 100, looks=3 * len(rooms) + 2)
+        rows, after = retained.matching(b"home/+/temp", None, 100, max_rows=3 * len(rooms) + 2)
         assert ([topic for topic, _ in rows], after) == ([room + b"/temp" for room in rooms], None)
-        rows, after = retained.matching(b"+/+/temp", None, 100, looks=3 * (len(rooms) + 2) + 3)
+        rows, after = retained.matching(b"+/+/temp", None, 100, max_rows=3 * (len(rooms) + 2) + 3)
         assert (len(rows), after) == (len(rooms) + 2, None)
-        rows, after = retained.matching(b"home/+/nothing/#", None, 100, looks=2 * len(rooms) + 2)
+        rows, after = retained.matching(b"home/+/nothing/#", None, 100, max_rows=2 * len(rooms) + 2)
         assert (rows, after) == ([], None)
 
 
