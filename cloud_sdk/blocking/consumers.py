@@ -2,14 +2,12 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Final
 
+from cloud_sdk.blocking.calls import ClosablePart, HandlingPart, blocking
 from cloud_sdk.blocking.loop_thread import LoopThread
-from cloud_sdk.consumer_options import Start
 from cloud_sdk.consuming import broadcast_consumer as aio_broadcast
 from cloud_sdk.consuming import pull_consumer as aio_pull
 from cloud_sdk.errors import ClientClosed, check_delay
@@ -54,23 +52,16 @@ class Delivery(Message):
         return not self._consumer.extend((self,), seconds)
 
 
-class SimpleConsumer:
+class SimpleConsumer(ClosablePart[aio_consumer.SimpleConsumer]):
     """See `cloud_sdk.SimpleConsumer`: a context manager and an endless iterator of `Delivery`. For one
     thread at a time."""
 
-    def __init__(self, thread: LoopThread, consumer: aio_consumer.SimpleConsumer) -> None:
-        self._thread = thread
-        self._consumer = consumer
+    flush = blocking(aio_consumer.SimpleConsumer.flush)
+
+    def __init__(self, thread: LoopThread, inner: aio_consumer.SimpleConsumer) -> None:
+        super().__init__(thread, inner)
         self._buffer: deque[Delivery] = deque()
         self._buffer_until = 0.0  # `time.monotonic` at which its leases expire
-
-    def __enter__(self) -> "SimpleConsumer":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[Delivery]:
         return self
@@ -110,24 +101,20 @@ class SimpleConsumer:
     def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
         """See `cloud_sdk.SimpleConsumer.extend`."""
         deliveries = list(deliveries)
-        lost = set(self._thread.run(self._consumer.extend_leases([delivery.lease for delivery in deliveries], seconds)))
+        lost = set(self._thread.run(self._inner.extend_leases([delivery.lease for delivery in deliveries], seconds)))
         return [delivery for delivery in deliveries if delivery.lease in lost]
-
-    def flush(self) -> int:
-        """See `cloud_sdk.SimpleConsumer.flush`."""
-        return self._thread.run(self._consumer.flush())
 
     def close(self) -> None:
         """See `cloud_sdk.SimpleConsumer.close`."""
         with suppress(ClientClosed):  # the client has closed it
             self.release_buffered()
-            self._thread.run(self._consumer.close())
+        super().close()
 
     def release_buffered(self) -> None:
         """Release the messages that were received and not returned."""
         leases = [delivery.lease for delivery in self._buffer]
         self._buffer.clear()
-        self._thread.call_soon(lambda: self._consumer.give_back_unseen(leases))
+        self._thread.call_soon(lambda: self._inner.give_back_unseen(leases))
 
     @property
     def _has_buffered(self) -> bool:
@@ -137,102 +124,40 @@ class SimpleConsumer:
         return bool(self._buffer)
 
     def _receive(self, wait_seconds: float) -> list[Delivery]:
-        deliveries, left_s = self._thread.run(self._consumer.batch_with_expiry(wait_seconds))
+        deliveries, left_s = self._thread.run(self._inner.batch_with_expiry(wait_seconds))
         self._buffer_until = time.monotonic() + left_s
         return [Delivery(each, self) for each in deliveries]
 
     def _settle(self, done: Sequence[Lease], again: Sequence[Lease], delay_seconds: float | None) -> None:
         check_delay(delay_seconds)
-        self._thread.call_soon(lambda: self._consumer.settle(done, again, delay_seconds))
+        self._thread.call_soon(lambda: self._inner.settle(done, again, delay_seconds))
 
 
-class PullConsumer:
+class PullConsumer(ClosablePart[aio_pull.PullConsumer]):
     """See `cloud_sdk.PullConsumer`: a context manager and an endless iterator of `Message`. For one
     thread at a time."""
 
-    def __init__(self, thread: LoopThread, consumer: aio_pull.PullConsumer) -> None:
-        self._thread = thread
-        self._consumer = consumer
-
-    def __enter__(self) -> "PullConsumer":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    positions = blocking(aio_pull.PullConsumer.positions)
+    seek = blocking(aio_pull.PullConsumer.seek)
+    seek_to_time = blocking(aio_pull.PullConsumer.seek_to_time)
+    seek_to = blocking(aio_pull.PullConsumer.seek_to)
+    skip_gone = blocking(aio_pull.PullConsumer.skip_gone)
+    lag = blocking(aio_pull.PullConsumer.lag)
+    commit = blocking(aio_pull.PullConsumer.commit)
 
     def __iter__(self) -> Iterator[Message]:
         while True:
             yield from self.poll(_POLL_S)
 
-    def positions(self) -> dict[int, int]:
-        """See `cloud_sdk.PullConsumer.positions`."""
-        return self._thread.run(self._consumer.positions())
-
     def poll(self, wait_seconds: float = _POLL_S) -> list[Message]:
         """See `cloud_sdk.PullConsumer.poll`."""
-        return self._thread.run(self._consumer.poll(wait_seconds))
-
-    def seek(self, offsets: Mapping[int, int]) -> None:
-        """See `cloud_sdk.PullConsumer.seek`."""
-        self._thread.run(self._consumer.seek(offsets))
-
-    def seek_to_time(self, time_ms: int) -> None:
-        """See `cloud_sdk.PullConsumer.seek_to_time`."""
-        self._thread.run(self._consumer.seek_to_time(time_ms))
-
-    def seek_to(self, start: Start) -> None:
-        """See `cloud_sdk.PullConsumer.seek_to`."""
-        self._thread.run(self._consumer.seek_to(start))
-
-    def skip_gone(self) -> None:
-        """See `cloud_sdk.PullConsumer.skip_gone`."""
-        self._thread.run(self._consumer.skip_gone())
-
-    def lag(self) -> dict[int, int]:
-        """See `cloud_sdk.PullConsumer.lag`."""
-        return self._thread.run(self._consumer.lag())
-
-    def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """See `cloud_sdk.PullConsumer.commit`."""
-        self._thread.run(self._consumer.commit(offsets))
-
-    def close(self) -> None:
-        """See `cloud_sdk.PullConsumer.close`."""
-        with suppress(ClientClosed):  # the client has closed it
-            self._thread.run(self._consumer.close())
+        return self._thread.run(self._inner.poll(wait_seconds))
 
 
-class PushConsumer:
+class PushConsumer(HandlingPart[aio_push.PushConsumer | aio_broadcast.BroadcastConsumer]):
     """See `cloud_sdk.PushConsumer` and `cloud_sdk.BroadcastConsumer`: a context manager that calls the handler in
     threads of its own."""
 
-    def __init__(
-        self,
-        thread: LoopThread,
-        consumer: aio_push.PushConsumer | aio_broadcast.BroadcastConsumer,
-        executor: ThreadPoolExecutor,
-    ) -> None:
-        self._thread = thread
-        self._consumer = consumer
-        self._executor = executor
-
-    def __enter__(self) -> "PushConsumer":
-        self._thread.run(self._consumer.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def wait(self) -> None:
         """See `cloud_sdk.PushConsumer.wait`."""
-        self._thread.run(self._consumer.wait())
-
-    def close(self) -> None:
-        """See `cloud_sdk.PushConsumer.close`."""
-        with suppress(ClientClosed):  # the client has closed it
-            self._thread.run(self._consumer.close())
-        self._executor.shutdown(wait=not self._consumer.is_called_from_handler)
+        self._thread.run(self._inner.wait())
