@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True
-"""`Ends` and `Tails`, compiled. `tails.py` has the same in plain Python: change both, a test holds them equal.
+"""`Ends` and `Tails`, compiled. `tails.py` has them in plain Python: change both. A test holds them equal.
 
-`Ends`: 24 bytes a slot, in order of digests, so that ends that are put in that order go from one end of memory to the
-other. A slot is at its digest's place or at one of the next (`reach`). Growing copies some slots at each put: no call
-takes long.
+`Ends` is a hash table of 24 bytes a slot. The place of a digest rises with the digest, so ends that are put in order of
+digests are written to memory in order. A digest is at its place or in one of the next `reach` slots. When the table
+grows, each put copies some slots of the old one, so that no call takes long.
 
-`Tails`: a cache line each, in the order in which queues were touched, found by a hash table of their numbers. The
-first reference lies in the tail itself, more of them in memory of their own that doubles.
+`Tails` has a cache line for each queue, in the order in which queues were first used, and a hash table of their
+numbers. A tail has room for one reference. If there are more, all are in a buffer of its own, which doubles.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -22,7 +22,7 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
 
-    /* Place of a digest among `size`: the larger the one, the larger the other. */
+    /* The place of a digest in a table of `size` places. It rises with the digest. */
     static inline uint64_t sluice_place(uint64_t high, uint64_t size) {
         return (uint64_t)(((unsigned __int128)high * size) >> 64);
     }
@@ -41,7 +41,7 @@ cdef extern from *:
         for (int i = 7; i >= 0; i--) { p[i] = (uint8_t)v; v >>= 8; }
     }
 
-    /* BLAKE2b without key (RFC 7693), digest of 16 bytes. */
+    /* BLAKE2b without a key (RFC 7693), with a digest of 16 bytes. */
     typedef struct { uint64_t h[8], t; uint8_t block[128]; uint32_t used; } sluice_blake;
 
     static const uint64_t sluice_iv[8] = {
@@ -132,23 +132,23 @@ cdef extern from *:
     void put_big64 "sluice_put_big64"(uint8_t *p, uint64_t v) noexcept nogil
 
 cdef enum:
-    REACH = 256  # of a table that is not small
-    FIRST = 4096 - 256  # slots of the first table
-    STEP = 16  # slots that a put copies while the table grows
+    REACH = 256  # slots that may have a digest, in a table that is not small
+    FIRST = 4096 - 256  # places of the first table
+    STEP = 16  # slots that each put copies while the table grows
     REF = 24
-    NONE = -1  # no tail's number
-    SOME = 1024  # tails that there is room for to begin with
-    MANY = 65536  # tails, for more of which room is not kept
-    AHEAD = 16  # queues whose memory is asked for before it is needed
-    PARENTS = 1024  # partitions whose digests are kept
-    NAME = 45  # bytes of the longest parent of those
-    TOPICS = 4096  # topics whose queues' digests are kept
-    TOPIC = 107  # bytes of the longest of those
+    NONE = -1  # the number of no tail
+    SOME = 1024  # tails that the first buffer has room for
+    MANY = 65536  # tails: a larger buffer is freed by `forget`
+    AHEAD = 16  # queues whose memory is prefetched
+    PARENTS = 1024  # partitions whose digests are cached
+    NAME = 45  # bytes of the longest parent topic of a cached one
+    TOPICS = 4096  # topics of which the queues' digests are cached
+    TOPIC = 107  # bytes of the longest cached topic
 
 cdef uint64_t GONE = 0xFFFFFFFFFFFFFFFF
 
 cdef struct Digest:
-    uint64_t high  # the first eight bytes, big-endian: digests compare as the bytes do
+    uint64_t high  # the first eight bytes, big-endian, so that digests compare as their bytes do
     uint64_t low
 
 cdef struct Slot:
@@ -158,27 +158,27 @@ cdef struct Slot:
 cdef struct Table:
     Slot *slots
     uint64_t size  # places
-    uint64_t reach  # slots from its place on in which a digest may be; as many lie behind the last place
+    uint64_t reach  # slots from its place on that may have a digest; as many follow the last place
     uint64_t used
 
 cdef struct Tail:
     Digest digest
     uint64_t end
-    uint32_t count  # of references that wait
+    uint32_t count  # of references
     uint32_t room  # of `more`, in references
-    uint8_t *more  # where they are, if there is more than one
-    uint8_t one[REF]
+    uint8_t *more  # has all references; NULL: there is at most one
+    uint8_t one[REF]  # the only reference
 
 cdef struct Partition:
     Digest digest  # of its queue
     uint16_t number
-    uint8_t size  # of the parent's name, plus 1; 0: none is kept here
+    uint8_t size  # of the parent's name, plus 1; 0: this place is free
     uint8_t name[NAME]
 
 cdef struct Topic:
     Digest digest  # of its queue
     uint32_t tag
-    uint8_t size  # of its name, plus 1; 0: none is kept here
+    uint8_t size  # of its name, plus 1; 0: this place is free
     uint8_t name[TOPIC]
 
 
@@ -211,7 +211,7 @@ cdef void _drop_table(Table *table) noexcept nogil:
 
 
 cdef inline Slot *_slot(const Table *table, const Digest *digest) noexcept nogil:
-    """The digest's slot, or a free one for it; NULL when all that it may have are others'."""
+    """The digest's slot, or a free one for it; NULL if other digests have all slots in its reach."""
     cdef Slot *slot = table.slots + place(digest.high, table.size)
     cdef Slot *behind = slot + table.reach
     while slot < behind:
@@ -222,13 +222,13 @@ cdef inline Slot *_slot(const Table *table, const Digest *digest) noexcept nogil
 
 
 cdef class Ends:
-    """Ends of queues by digest (16 bytes), about `limit` of them; when there are more, some are forgotten."""
+    """Ends of queues by digest (16 bytes). Some are dropped beyond about `limit`."""
 
     cdef Table table
-    cdef Table old  # copied into `table` while there is one
-    cdef uint64_t copied  # slots of it
-    cdef uint64_t most  # slots
-    cdef uint64_t turn  # which slot goes when all of a place are taken
+    cdef Table old  # the smaller table while it is copied into `table`; else without slots
+    cdef uint64_t copied  # slots of `old`
+    cdef uint64_t most  # places
+    cdef uint64_t turn  # counts replaced slots: the next one is elsewhere in the reach of its digest
 
     def __cinit__(self, uint64_t limit):
         if limit == 0:
@@ -241,34 +241,35 @@ cdef class Ends:
         _drop_table(&self.old)
 
     def get(self, bytes digest not None) -> int:
-        """The end that was put for the digest, -1 if there is none."""
+        """The end of the queue with this digest; -1 if it is not known here."""
         cdef Digest found = _digest(digest)
-        return self.look(&found)
+        return self.find(&found)
 
     def put(self, bytes digest not None, uint64_t end) -> None:
-        """Remember an end."""
+        """Add or replace an end."""
         cdef Digest found = _digest(digest)
         self.reserve(1)
         self.set(&found, end)
 
-    cdef inline void ask(self, const Digest *digest) noexcept nogil:
-        """Have the digest's place brought into the processor's cache."""
+    cdef inline void prefetch_place(self, const Digest *digest) noexcept nogil:
+        """Prefetch the memory of the digest's place."""
         prefetch(self.table.slots + place(digest.high, self.table.size))
 
-    cdef int64_t look(self, const Digest *digest) noexcept nogil:
+    cdef int64_t find(self, const Digest *digest) noexcept nogil:
         cdef Slot *slot = _slot(&self.table, digest)
         if (slot == NULL or slot.end == 0) and self.old.slots != NULL:
             slot = _slot(&self.old, digest)
         return -1 if slot == NULL or slot.end == GONE else <int64_t> slot.end - 1
 
     cdef int reserve(self, uint64_t count) except -1:
-        """Have room for that many more: those of neighbouring digests would not find it where they all lie together."""
+        """Make room for `count` more. Ends that are put in order of digests would fill the reach of one place at a time
+        in a table that grows too late."""
         cdef Table grown
         while self.table.used + count > self.table.size - self.table.size // 4 and self.table.size < self.most:
             while self.old.slots != NULL:
                 self._copy()
             _new_table(&grown, min(self.table.size * 2, self.most))
-            grown.used = self.table.used  # they are there already, in the old one
+            grown.used = self.table.used  # they follow from the old one
             self.old = self.table
             self.table = grown
             self.copied = 0
@@ -281,7 +282,7 @@ cdef class Ends:
             slot = _slot(&self.old, digest)
             if slot != NULL and slot.end:
                 is_new = False
-                slot.end = GONE  # or it would be found again, should what is put now be forgotten
+                slot.end = GONE  # otherwise it would be found again once the new one is replaced
             self._copy()
         slot = _slot(&self.table, digest)
         if slot == NULL:
@@ -293,7 +294,7 @@ cdef class Ends:
         slot.end = end + 1
 
     cdef void _copy(self) noexcept nogil:
-        """Copy the next slots of the old table, but those that were put anew since."""
+        """Copy the next slots of the old table, except those that have been put again."""
         cdef uint64_t behind = min(self.copied + STEP, self.old.size + self.old.reach)
         cdef Slot *own
         cdef Slot *slot
@@ -331,7 +332,7 @@ cdef inline Digest _read(Blake *state) noexcept nogil:
 
 
 cdef inline uint32_t _tag(bytes reference) except? 0:
-    """The tag of a reference: the CRC-32C of the message's topic."""
+    """The tag of a reference, which is the CRC-32C of the message's topic."""
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(reference)
     if PyBytes_GET_SIZE(reference) != REF:
         raise ValueError("a reference has 24 bytes")
@@ -339,7 +340,7 @@ cdef inline uint32_t _tag(bytes reference) except? 0:
 
 
 def queue_digest(bytes queue not None) -> bytes:
-    """What stands for a queue's name in index keys, 16 bytes: its BLAKE2b-128."""
+    """The digest of a queue's name in index keys: BLAKE2b-128, 16 bytes."""
     cdef Blake state
     cdef uint8_t digest[16]
     blake_begin(&state)
@@ -349,23 +350,24 @@ def queue_digest(bytes queue not None) -> bytes:
 
 
 cdef class Tails:
-    """Where queues end, and the references of theirs that are not in RocksDB yet; by digest of the queue's name.
+    """Ends of queues, and their references that are not in RocksDB yet, by digest of the queue's name.
 
-    `dirty` counts queues with references that wait, `references` those."""
+    `references` counts these references, and `dirty` the queues with some.
+    """
 
     cdef readonly uint64_t dirty
     cdef readonly uint64_t references
-    cdef Ends ends  # of queues that were touched before the last drain
+    cdef Ends ends  # of queues without a tail
     cdef uint64_t partitions
-    cdef Partition kept[PARENTS]
-    cdef Topic topics[TOPICS]
+    cdef Partition cached_partitions[PARENTS]
+    cdef Topic cached_topics[TOPICS]
     cdef Tail *tails
     cdef int32_t count
     cdef int32_t room
-    cdef int32_t *places  # numbers of tails; NONE: free
+    cdef int32_t *places  # numbers of tails by hash; NONE: the place is free
     cdef uint64_t mask  # number of places minus 1
     cdef int shift  # of a hash to a place
-    cdef uint64_t factor  # of the hash: odd, and nobody's guess, so that nobody can choose topics whose tails collide
+    cdef uint64_t factor  # of the hash: odd and random, so that nobody can choose topics that collide
 
     def __cinit__(self, uint64_t max_ends, uint64_t partitions):
         self.ends = Ends(max_ends)
@@ -381,20 +383,20 @@ cdef class Tails:
         PyMem_Free(self.places)
 
     def end(self, bytes digest not None) -> int:
-        """The offset that the queue's next reference gets; -1 if that is not known here."""
+        """The offset that the queue's next reference gets; -1 if it is not known here."""
         cdef Digest own = _digest(digest)
         cdef int32_t number = self.places[self._place(&own)]
-        return self.ends.look(&own) if number == NONE else <int64_t> self.tails[number].end
+        return self.ends.find(&own) if number == NONE else <int64_t> self.tails[number].end
 
     def learn(self, bytes digest not None, uint64_t end) -> None:
-        """Where a queue ends: it is known at least until references are drained."""
+        """Set the end of a queue. It is known at least until the next `drain`."""
         cdef Digest own = _digest(digest)
         if self._find(&own) == NONE:
             self._add(&own, end)
 
     def enter(self, bytes digest not None, bytes reference not None) -> int:
-        """Add a reference (24 bytes) at the queue's end. Returns its offset; -1 if the end is not known: nothing is
-        added then."""
+        """Add a reference (24 bytes) at the queue's end. Returns its offset, or -1 and adds nothing if the end is not
+        known."""
         cdef Digest own = _digest(digest)
         cdef int32_t number = self._find(&own)
         if PyBytes_GET_SIZE(reference) != REF:
@@ -406,10 +408,10 @@ cdef class Tails:
 
     def enter_messages(self, list topics not None, list references not None, list offsets not None,
                        object unknown not None) -> None:
-        """Add each message's reference to its topic queue and its partition, and its offset in the topic queue to
-        `offsets`. `unknown` is called with a topic of which an end is not known: it has to `learn` both.
+        """Add each message's reference to its topic queue and its partition, and its topic offset to `offsets`.
 
-        The partition of a topic is the tag of its reference, which is the topic's CRC-32C, modulo `partitions`.
+        Calls `unknown` with a topic if the end of one of its two queues is not known; that has to `learn` both. The
+        partition of a topic is the tag of its reference, which is the topic's CRC-32C, modulo `partitions`.
         """
         cdef Py_ssize_t i, behind, count = len(topics)
         cdef bytes reference
@@ -437,7 +439,7 @@ cdef class Tails:
             self._append(partition, p)
 
     def first_waiting(self, bytes digest not None) -> int:
-        """The offset of the queue's first reference that waits; -1 if none does."""
+        """The offset of the queue's first reference that is not in RocksDB; -1 if there is none."""
         cdef Digest own = _digest(digest)
         cdef int32_t number = self.places[self._place(&own)]
         if number == NONE or self.tails[number].count == 0:
@@ -445,7 +447,7 @@ cdef class Tails:
         return self.tails[number].end - self.tails[number].count
 
     def waiting(self, bytes digest not None, uint64_t offset, uint64_t limit) -> bytes:
-        """Up to `limit` references that wait, packed, from `offset` on, which is not before the first of them."""
+        """Up to `limit` packed references from `offset` on, which must not be before `first_waiting`."""
         cdef Digest own = _digest(digest)
         cdef int32_t number = self.places[self._place(&own)]
         cdef Tail *tail
@@ -462,8 +464,9 @@ cdef class Tails:
             <const char *> _references(tail) + (offset - first) * REF, min(limit, tail.end - offset) * REF)
 
     def drain(self, bytes prefix not None, object put not None) -> None:
-        """Call `put` with the key and the references of every queue that has some, in order of keys, which are
-        `prefix`, digest, first offset (big-endian). They wait until `forget`.
+        """Call `put` with the key and the references of each queue that has some, in order of keys.
+
+        A key is `prefix`, the digest and the first offset (big-endian). The references stay here until `forget`.
         """
         cdef Order *order = <Order *> PyMem_Malloc(max(self.count, 1) * sizeof(Order))
         cdef int32_t i
@@ -477,13 +480,13 @@ cdef class Tails:
             self.ends.reserve(self.count)
             for i in range(self.count):
                 if i + AHEAD < self.count:
-                    self.ends.ask(&order[i + AHEAD].digest)
+                    self.ends.prefetch_place(&order[i + AHEAD].digest)
                 self._drain(&self.tails[order[i].number], prefix, put)
         finally:
             PyMem_Free(order)
 
     def forget(self) -> None:
-        """What was drained is in RocksDB: none wait any more, and are expected there when next asked for."""
+        """Drop all references. They must be in RocksDB."""
         self._release()
         self.count = 0
         self.dirty = self.references = 0
@@ -509,22 +512,22 @@ cdef class Tails:
     cdef Digest _topic_queue(self, bytes topic, uint32_t tag):
         cdef const uint8_t *name = <const uint8_t *> PyBytes_AS_STRING(topic)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(topic)
-        cdef Topic *kept = &self.topics[tag * self.factor >> 32 & TOPICS - 1]
+        cdef Topic *cached = &self.cached_topics[tag * self.factor >> 32 & TOPICS - 1]
         cdef Blake state
         cdef Digest found
-        if kept.tag == tag and kept.size == size + 1 and memcmp(kept.name, name, size) == 0:
-            self.ends.ask(&kept.digest)
-            return kept.digest
+        if cached.tag == tag and cached.size == size + 1 and memcmp(cached.name, name, size) == 0:
+            self.ends.prefetch_place(&cached.digest)
+            return cached.digest
         blake_begin(&state)
         blake_add(&state, <const uint8_t *> b"t", 1)
         blake_add(&state, name, size)
         found = _read(&state)
-        self.ends.ask(&found)
+        self.ends.prefetch_place(&found)
         if size <= TOPIC:
-            kept.digest = found
-            kept.tag = tag
-            kept.size = <uint8_t> (size + 1)
-            memcpy(kept.name, name, size)
+            cached.digest = found
+            cached.tag = tag
+            cached.size = <uint8_t> (size + 1)
+            memcpy(cached.name, name, size)
         return found
 
     cdef const Digest *_partition_queue(self, bytes topic, uint32_t tag):
@@ -536,12 +539,12 @@ cdef class Tails:
         cdef Py_ssize_t i
         cdef uint8_t ending[3]
         cdef Blake state
-        cdef Partition *kept
+        cdef Partition *cached
         for i in range(min(size, NAME)):
             hashed = (hashed ^ name[i]) * self.factor
-        kept = &self.kept[hashed >> 32 & PARENTS - 1]
-        if kept.size == size + 1 and kept.number == number and memcmp(kept.name, name, size) == 0:
-            return &kept.digest
+        cached = &self.cached_partitions[hashed >> 32 & PARENTS - 1]
+        if cached.size == size + 1 and cached.number == number and memcmp(cached.name, name, size) == 0:
+            return &cached.digest
         ending[0] = 0
         ending[1] = <uint8_t> (number >> 8)
         ending[2] = <uint8_t> number
@@ -549,27 +552,27 @@ cdef class Tails:
         blake_add(&state, <const uint8_t *> b"p", 1)
         blake_add(&state, name, size)
         blake_add(&state, ending, 3)
-        kept.digest = _read(&state)
-        kept.number = <uint16_t> number
-        kept.size = 0
+        cached.digest = _read(&state)
+        cached.number = <uint16_t> number
+        cached.size = 0
         if size <= NAME:
-            kept.size = <uint8_t> (size + 1)
-            memcpy(kept.name, name, size)
-        return &kept.digest
+            cached.size = <uint8_t> (size + 1)
+            memcpy(cached.name, name, size)
+        return &cached.digest
 
     cdef inline uint64_t _place(self, const Digest *digest) noexcept nogil:
-        """The place that has the tail's number, or a free one."""
+        """The place of the tail's number, or a free one for it."""
         cdef uint64_t at = (digest.low ^ digest.high) * self.factor >> self.shift
         while self.places[at] != NONE and not _is(&self.tails[self.places[at]].digest, digest):
             at = at + 1 & self.mask
         return at
 
     cdef inline int32_t _find(self, const Digest *digest) except -2:
-        """Number of the queue's tail, which is made if the queue's end is known; else NONE."""
+        """The number of the queue's tail. Gives the queue a tail if only its end is known; NONE if nothing is."""
         cdef int32_t number = self.places[self._place(digest)]
         cdef int64_t end
         if number == NONE:
-            end = self.ends.look(digest)
+            end = self.ends.find(digest)
             if end >= 0:
                 return self._add(digest, end)
         return number
@@ -587,7 +590,7 @@ cdef class Tails:
         return self.count - 1
 
     cdef int _resize(self, int32_t room) except -1:
-        """Have room for that many tails, and four places for each."""
+        """Make room for that many tails, with four places for each."""
         cdef Tail *tails
         cdef int32_t *places
         cdef int32_t i
