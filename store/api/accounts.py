@@ -6,7 +6,7 @@ from typing import Protocol
 
 @dataclass(slots=True, frozen=True)
 class User:
-    """Who may connect with a password, and what proves that somebody knows it (RFC 5802, section 3)."""
+    """A user that connects with a password, and the keys that verify it (RFC 5802, section 3)."""
 
     name: bytes
     salt: bytes
@@ -17,7 +17,7 @@ class User:
 
 @dataclass(slots=True, frozen=True)
 class Rule:
-    """Whether topics may be published to, or subscribed to."""
+    """Allows or denies publishing or subscribing to topics."""
 
     allow: bool
     publish: bool
@@ -31,10 +31,11 @@ class AccountStore(Protocol):
     async def user(self, name: bytes) -> User | None: ...
 
     async def users(self, after: bytes | None, limit: int) -> list[User]:
-        """Up to `limit` users, sorted, behind `after`. The first may have the empty name, which is no user's."""
+        """Up to `limit` users, sorted, from after `after` on. A first one with the empty name is no user: its salt is the
+        secret for the salts of unknown users."""
 
     async def rules(self, name: bytes) -> list[Rule]:
-        """The rules for a user; for everybody: the empty name."""
+        """The rules for a user. The empty name has the rules for everybody."""
 
     async def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
-        """Up to `limit` (user name, rules) of those that have rules, sorted, behind `after`."""
+        """Up to `limit` (user name, rules) of users with rules, sorted, from after `after` on."""

@@ -1,4 +1,4 @@
-"""What an append came to. Made for every read of every connection: compiled."""
+"""The result of an append. One is made for each read of each connection, so this module is compiled."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from store.errors import StoreError
 
 
 class Appended:
-    """`error` is set when it is not committed, and then nothing may be acknowledged."""
+    """The result of an append. If `error` is set, it is not committed, and nothing may be acknowledged."""
 
     __slots__ = ("error", "positions", "store_time")
 
     def __init__(self, positions: Sequence[int] = (), store_time: int = 0, error: StoreError | None = None) -> None:
-        self.positions = positions  # of each frame, in the order given
+        self.positions = positions  # of the frames, in their order
         self.store_time = store_time  # ms
         self.error = error

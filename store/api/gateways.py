@@ -1,4 +1,4 @@
-"""Gateways: processes of their own that take connections for a store."""
+"""Gateways: separate processes that accept connections for a store."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,27 +17,32 @@ class Attendance:
 
 
 class GatewayStore(Protocol):
-    """Which gateways there are, and which clients each of them has."""
+    """The gateways of a store, and the clients that each of them has."""
 
     async def join_gateway(self, gateway: bytes, claims: Sequence[NamedClaim] | None, more: bool = False) -> float:
-        """Register a process as a gateway of this store, under a name that no other gateway ever has. Returns the lease
-        in seconds: the gateway is ended when its heartbeats stop for that long. `claims`: the gateway joined before and
-        lost the store; these are the claims that it was granted, and with `more` another call follows with others.
-        Raises `GatewayEnded` and other `StoreError`s."""
+        """Register a process as a gateway, under a name that is never used again.
+
+        Returns the lease in seconds: the gateway is ended if there is no heartbeat for that long. claims: None for a
+        new gateway. A gateway that joined before and lost the store passes the claims that it was granted; with `more`,
+        another call follows with the next ones. Raises `GatewayEnded` and other `StoreError`s.
+        """
 
     async def heartbeat(self, gateway: bytes, figures: Mapping[str, int]) -> Attendance:
-        """Renew the gateway's lease and report its counters. Returns when there is news for it, or after a part of the
-        lease. Raises `GatewayEnded`: the gateway has to join under another name."""
+        """Renew the gateway's lease and report its counters. Returns when there is news for the gateway, or after a
+        part of the lease. Raises `GatewayEnded`; the gateway has to join under another name then."""
 
     async def leave_gateway(self, gateway: bytes) -> None:
-        """End the gateway, which has closed all its connections. Returns when others may claim its clients."""
+        """End a gateway that has closed all its connections. Returns when other gateways may claim its clients."""
 
     async def claim_client(self, gateway: bytes, client_id: bytes, number: int, user: bytes) -> None:
-        """Give the gateway a client, as its claim of this number. Numbers grow within a gateway; a claim may be
-        repeated. A gateway that has the client is ordered to close its connection, and this returns when the last
-        records of that are committed. Raises `GatewayEnded`, and `ClaimedByAnotherUser`
-        for a client of another proven `user`."""
+        """Give a client to the gateway, with a claim of this number. Numbers grow within a gateway; a claim may be
+        repeated.
+
+        A gateway that has the client is ordered to close its connection. This returns when the last records of that
+        connection are committed. Raises `GatewayEnded`, and `ClaimedByAnotherUser` if the client belongs to another
+        proven `user`.
+        """
 
     async def release_clients(self, gateway: bytes, claims: Sequence[tuple[bytes, int]]) -> None:
-        """Release claims (client id, number), and older ones of the same clients. The gateway has no connection of them
-        any more, and all their records are committed."""
+        """Release claims (client id, number) and all older claims of these clients. The gateway has no connection of
+        these clients any more, and all records of them are committed."""

@@ -1,4 +1,4 @@
-"""Held messages: those that wait for their time, or for the end of their transaction."""
+"""Held messages: they wait for their due time, or for the end of their transaction."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import Protocol
 
 @dataclass(slots=True, frozen=True)
 class HeldMessage:
-    """A message that is in the log and in no queue yet: delayed until a time, or until its transaction ends."""
+    """A message that is in the log and in no queue yet: it waits for its due time or the end of its transaction."""
 
-    handle: int  # position of its record; a name for it also when the record is gone
+    handle: int  # position of its record; it stays the same when retention has removed the record
     topic: bytes
     publisher: bytes
     due_ms: int | None  # None: as soon as its transaction is committed
-    rounds: int  # how often its publisher was asked what became of the transaction
+    rounds: int  # how often its publisher was asked about the transaction
 
 
 @dataclass(slots=True)
 class HeldPage:
-    """Held messages in order; `after` is to be passed to get the next page, None at the end."""
+    """Held messages in order. Pass `after` to get the next page; None: this is the last one."""
 
     messages: list[HeldMessage]
     after: bytes | None
@@ -31,21 +31,26 @@ class HeldStore(Protocol):
     """Held messages."""
 
     def may_hold(self) -> bool:
-        """Whether there is room for one more message that waits for its time or its transaction. Asked before an
-        append, so that what is on its way may go beyond the limit."""
+        """Whether the limit leaves room for one more held message. Messages whose append is under way do not count, so
+        that they may go beyond the limit."""
 
     async def timers(self, after: bytes | None, limit: int) -> HeldPage:
-        """Up to `limit` (at least 1) messages that wait for their time, the next first, behind `after`."""
+        """Up to `limit` (at least 1) delayed messages from after `after` on, those that are due next first."""
 
     async def recall(self, handles: Sequence[int]) -> list[int]:
-        """Drop messages that wait for their time. Returns once that is committed, with the handles of those that do
-        not (any more): the others are never delivered. Raises `StoreError`; some may have been dropped then."""
+        """Drop delayed messages, so that they are never delivered.
+
+        Returns when that is committed, with the handles that are not of delayed messages (any more). Raises
+        `StoreError`; some messages may have been dropped then.
+        """
 
     async def end_transaction(self, handles: Sequence[int], commit: bool) -> list[int]:
-        """Have messages that wait for the end of their transaction enter their queues, in this order (or wait for
-        their time, if they are delayed as well), or drop them. Returns once that is committed, with the handles of
-        those that do not wait for it (any more). Raises `StoreError`; the transaction of some may have ended then."""
+        """End the transaction of half messages: enter them into their queues, in this order, or drop them.
+
+        A committed message that is also delayed waits for its due time next. Returns when that is committed, with the
+        handles that are not of half messages (any more). Raises `StoreError`; some transactions may have ended then.
+        """
 
     def on_transaction_check(self, listener: TransactionListener) -> None:
-        """Call `listener` with messages whose transaction should have ended, for it to ask their publishers and call
-        `end_transaction`. Called again for those that still wait, some times, after which they are rolled back."""
+        """Call `listener` with messages whose transaction should have ended. It asks their publishers, and calls
+        `end_transaction`. It is called several times for a message, which is rolled back after that."""

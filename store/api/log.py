@@ -10,10 +10,10 @@ from store.api.sessions import StoredSubscription
 
 @dataclass(slots=True, frozen=True)
 class Moved:
-    """A message whose record is older than the commit that puts it into its queues: it was held, and is so no more."""
+    """A message that was held until this commit: its record is older than the commit that enters it into queues."""
 
     position: int  # of its record in the log
-    length: int  # of that
+    length: int  # of its record
     topic: bytes
     flags: int
     topic_offset: int
@@ -27,18 +27,19 @@ class Addressed:
     position: int  # of its record in the log
     client_id: bytes
     topic: bytes
-    subscription: (
-        StoredSubscription | None
-    )  # by which the client's durable session gets it; None: there is no such session
+    subscription: StoredSubscription | None  # of the client's durable session; None: it has no such session
 
 
 class Commit:
-    """One committed batch as the fold left it. Columns run over its *message* records, in log order, but those that
-    are held: they are in `moved` of the commit that lets them go.
+    """One committed batch after the fold.
 
-    In a gateway of its own process a commit may have only what concerns that gateway: `data` is the frames of its
-    messages then, and `end` that of the batch. With `missed_from` it has nothing: what was committed from there up to
-    `position` was not told of, and listeners have to look for themselves."""
+    The columns (`starts` to `filter_offsets`) have a row for each message record, in log order, except held messages:
+    these are in `moved` of the commit that releases them.
+
+    In a separate gateway process, a commit may have only what concerns that gateway. Then `data` has the frames of
+    these messages, and `end` is still that of the batch. A commit with `missed_from` has no content: this process did
+    not receive what was committed from there up to `position`, and listeners have to read the store.
+    """
 
     __slots__ = (
         "addressed",
@@ -62,23 +63,24 @@ class Commit:
     def __init__(self, data: bytes, position: int, store_time: int) -> None:
         self.data = data  # the sealed frames, control records included
         self.position = position  # of data[0]
-        self.end = position + len(data)  # of the next batch
+        self.end = position + len(data)  # position of the next batch
         self.store_time = store_time  # ms
-        self.missed_from = -1
+        self.missed_from = -1  # position; -1: nothing was missed
         self.starts: list[int] = []  # where each message's frame starts in `data`
         self.topics: list[bytes] = []
         self.flags: list[int] = []
         self.topic_offsets: list[int] = []  # each message's offset in its topic queue
-        # Per message the (filter, offset) pairs of the filter queues it entered; None where no
-        # filter queue exists at all, so that the common case costs nothing.
+        # For each message the (filter, offset) pairs of the filter queues that it entered. None if there are no filter
+        # queues, so that the common case costs nothing.
         self.filter_offsets: list[tuple[tuple[bytes, int], ...]] | None = None
         self.moved: list[Moved] = []  # in the order in which they entered their queues
         self.addressed: list[Addressed] = []  # of the messages and of `moved`
         self.dead_letters: list[bytes] = []  # groups whose dead-letter queue grew
-        # Groups of which messages come again at another time, or that go on elsewhere; none of shared subscriptions.
+        # Groups with messages that come again at another time than expected, and groups whose offsets were moved;
+        # without shared subscriptions.
         self.again: list[bytes] = []
-        self.users: list[bytes] = []  # that were set or removed
-        self.rules: list[bytes] = []  # users whose rules were set; the empty name: those for everybody
+        self.users: list[bytes] = []  # users that were set or removed
+        self.rules: list[bytes] = []  # users whose rules were set; the empty name: the rules for everybody
 
 
 Done = Callable[[Appended], None]
@@ -86,40 +88,42 @@ CommitListener = Callable[[Commit], None]
 
 
 class Listening:
-    """A listener to commits. It may change `parts` at any time."""
+    """A listener to commits, and what it listens to. The listener may change `parts` at any time."""
 
     __slots__ = ("listener", "parts")
 
     def __init__(self, listener: CommitListener, parts: int) -> None:
         self.listener = listener
-        self.parts = parts  # of `store.commit_listeners`: what it wants. 0: no commit
+        self.parts = parts  # constants of `store.commit_listeners`, added up; 0: it is not called
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Consecutive records of the log itself, every kind of them: frames from `position` up to `next_position`. That may
-    lie behind the position asked for, where a segment ends or damage is passed over."""
+    """Consecutive records of the log, of all kinds: the sealed frames from `position` up to `next_position`.
+
+    `position` may be after the requested one, at the end of a segment or behind a damaged range.
+    """
 
     position: int
     next_position: int
     data: bytes
-    damaged: int = 0  # bytes passed over before `position`: they are damaged, and records in them are gone
+    damaged: int = 0  # damaged bytes that were skipped before `position`
 
 
 @dataclass(slots=True, frozen=True)
 class ProducerState:
-    """What a producer, a process of a gateway, appended last."""
+    """The last append of a producer, which is a gateway process."""
 
     producer: bytes
     sequence: int
-    position: int  # of the log's record of it
-    records: int  # that are to follow that record; a crash may have cut them
-    digest: int = 0  # of all that its work had given by then, as the producer has it (64 bits); 0: it has none
+    position: int  # of the record that names the sequence
+    records: int  # number of records that follow it; a crash may have cut them off
+    digest: int = 0  # of all that the producer had appended by then (64 bits, made by the producer); 0: none
 
 
 @dataclass(slots=True)
 class StoreStats:
-    """Figures for people and Prometheus."""
+    """Figures of a store, for people and for Prometheus."""
 
     log_begin: int
     log_end: int
@@ -131,62 +135,68 @@ class StoreStats:
     view_bytes: int
     tail_bytes: int  # in the tail cache
     pending_bytes: int  # accepted by append, not yet committed
-    sessions: int  # durable ones
-    retained: int  # values
+    sessions: int  # durable sessions
+    retained: int  # retained values
     held: int  # messages that wait for their time or their transaction
-    max_held: int  # of those
-    damaged_places: int  # of the log, known and served around
-    damaged_bytes: int  # in them
-    damage_met: int  # other places where reads of this process met damage
+    max_held: int  # limit of `held`
+    damaged_places: int  # damaged ranges of the log that reads skip
+    damaged_bytes: int  # in these ranges
+    damage_met: int  # other places where this process read damaged records
     failed: bool = False  # a write failed: no appends until a restart
 
 
 class Wants(Protocol):
-    """The topic filters that a gateway is told of, each as often as it was added."""
+    """The topic filters whose messages a gateway process receives. A filter is counted as often as it is added."""
 
     def add(self, topic_filter: bytes) -> None:
-        """Tell of what matches. Who asks for the end of a queue next misses nothing that comes behind that."""
+        """Receive the messages that match. A caller that reads the end of a queue afterwards misses nothing behind
+        it."""
 
-    def remove(self, topic_filter: bytes) -> None: ...
+    def remove(self, topic_filter: bytes) -> None:
+        """Undo one `add`."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that matches is told from now on."""
+        """Whether the store has all filters: from now on everything that matches is received."""
 
     async def settled(self) -> None:
-        """Wait for that. Raises `StoreError` when the store is lost meanwhile."""
+        """Wait until `is_settled`. Raises `StoreError` when the store is lost meanwhile."""
 
 
 class LogStore(Protocol):
-    """The log, and what is told of its commits."""
+    """Appends to the log, its commits and its records."""
 
     @property
     def wants(self) -> Wants | None:
-        """What listeners to commits are told of. None: of everything."""
+        """The filters of the messages that commits have; None: commits have all messages."""
 
     def append(self, frames: list[bytes], done: Done) -> None:
-        """Take unsealed frames for the next batch, in order. `done` is called on the loop once they are
-        committed and folded, or have failed. Raises nothing; a full backlog fails with `StoreBusy`."""
+        """Append unsealed frames, in order, with the next batch.
+
+        Calls `done` on the loop when they are committed and folded, or when that has failed. Raises nothing. If too
+        many bytes wait, `done` gets `StoreBusy`.
+        """
 
     def on_commit(self, listener: CommitListener, parts: int = ...) -> Listening:
-        """Call `listener` with each commit, after the fold and before the `done`s of its appends.
+        """Call `listener` with commits, after the fold and before the `done` of their appends.
 
-        parts: only with commits that have one of these (`store.commit_listeners`); every commit by default. A listener
-        that needs no commits for a while sets `parts` of what is returned to 0.
+        parts: call it only with commits that have one of these parts (`store.commit_listeners`); by default with all. A
+        listener that needs no commits for a while sets `parts` of the returned object to 0.
         """
 
     async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
-        """The sequence of the last append of a producer (`store.control.produced`), how many of its records are not in
-        the log, since a crash may have cut it, and its digest. None: the producer is not known, or has ended."""
+        """The last append of a producer (`store.control.Produced`): its sequence, the number of its records that are
+        not in the log, because a crash cut them off, and its digest. None if the producer is unknown or has ended."""
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
-        """Committed log records from `position` on (must be a record's position or the log's end)."""
+        """Read committed records from `position` on, which is the position of a record or the end of the log."""
 
     async def position_at(self, time_ms: int) -> int:
-        """Position of the log's first record whose store time is not before `time_ms`; the end if there is none."""
+        """The position of the first record with a store time of at least `time_ms`; the end of the log if there is
+        none."""
 
     async def message(self, position: int) -> bytes:
-        """The sealed frame of the message with this id, which is its position in the log; also one that is held, or
-        was and entered nothing. Raises `NoSuchMessage`."""
+        """The sealed frame of the message at this position, which is its id. Includes held messages, and held messages
+        that were dropped. Raises `NoSuchMessage`."""
 
     def stats(self) -> StoreStats: ...

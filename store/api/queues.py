@@ -28,12 +28,12 @@ def partition_queue(parent: bytes, partition: int) -> bytes:
 
 
 def message_queues(topic: bytes, partition: int) -> tuple[bytes, bytes]:
-    """Names of the two queues that each message enters: that of its topic, and the partition of its parent topic."""
+    """Names of the two queues that each message enters: the queue of its topic and a partition of its parent topic."""
     return b"t" + topic, b"p" + topic.partition(b"/")[0] + b"\0" + partition.to_bytes(2, "big")
 
 
 def dead_letter_queue(group: bytes) -> bytes:
-    """Name of the queue of the messages that a group gave up on."""
+    """Name of the dead-letter queue of a group."""
     return b"d" + group
 
 
@@ -49,8 +49,9 @@ class Bounds:
 class Fetched:
     """Consecutive records of a queue: `count` sealed frames back to back, the first at offset `offset`.
 
-    That may be behind the offset asked for: records in between are gone (reclaimed by retention, which takes a
-    message that was held before its neighbours, or damaged). Go on at `next_offset`, also when `count` is 0."""
+    `offset` may be after the requested one, if the records in between are damaged or were removed by retention, which
+    removes a message that was held before its neighbours. Continue at `next_offset`, also if `count` is 0.
+    """
 
     offset: int
     count: int
@@ -64,8 +65,10 @@ class Fetched:
 
 @dataclass(slots=True)
 class Found:
-    """Messages that have a key, the oldest first: `count` sealed frames back to back, each with its position.
-    `after` is to be passed to get those behind, None at the end; there may be more also when `count` is 0."""
+    """Messages with a key, the oldest first: `count` sealed frames back to back.
+
+    Pass `after` to get the next ones; None: there are no more. It may be set although `count` is 0.
+    """
 
     count: int
     data: bytes
@@ -74,16 +77,16 @@ class Found:
 
 @dataclass(slots=True)
 class Retained:
-    """A retained value: its topic and the sealed frame it is."""
+    """A retained value: its topic and its sealed frame."""
 
     topic: bytes
     frame: bytes
-    entered: int  # position of the record by which it came to be that: of a message that was held, not its own
+    entered: int  # position of the record that made it the retained value: for a held message, of its release
 
 
 @dataclass(slots=True)
 class TopicPage:
-    """Topics in the order of their levels; `after` is to be passed to get the next page, None at the end."""
+    """Topics in the order of their levels. Pass `after` to get the next page; None: this is the last one."""
 
     names: list[bytes]
     after: bytes | None
@@ -91,7 +94,7 @@ class TopicPage:
 
 @dataclass(slots=True)
 class Child:
-    """A name in the tree of topics, of one level, which may be empty."""
+    """A node of the tree of topics: the name of one level, which may be empty."""
 
     name: bytes
     is_topic: bool  # it was published to
@@ -100,7 +103,7 @@ class Child:
 
 @dataclass(slots=True)
 class ChildPage:
-    """Names of one level, sorted; `after` is to be passed to get the next page, None at the end."""
+    """Names of one level, sorted. Pass `after` to get the next page; None: this is the last one."""
 
     children: list[Child]
     after: bytes | None
@@ -117,26 +120,35 @@ class QueueStore(Protocol):
         """The bounds of every partition of a parent topic, in order."""
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
-        """Records from the first that is there at or behind `offset`, at least one where there is one; none at the
-        end. Those of a topic or a partition come without these parts (`record.layout.PART_*`), which count in
-        `max_bytes` all the same. Raises `OffsetOutOfRange` below begin or beyond end."""
+        """Read records from the first readable one at or after `offset`. Returns at least one, unless there is none.
+
+        without: parts (`record.layout.PART_*`) that are left out of records of a topic or a partition. They count in
+        `max_bytes` anyway. Raises `OffsetOutOfRange` for an offset before the begin or after the end.
+        """
 
     async def retention_floor(self, parent: bytes) -> int:
-        """Store time, in ms, before which messages of a parent topic are not answered any more."""
+        """The store time in ms before which messages of a parent topic are not returned any more."""
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
-        """First offset whose store time is not before `time_ms`; the queue's end if there is none."""
+        """The first offset with a store time of at least `time_ms`; the queue's end if there is none."""
 
     async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
-        """Messages of a parent topic that have the user property `key` with this value, oldest first, behind the
-        position `after`: up to `limit`, and of `max_bytes`, but for the first. Those that entered their queues."""
+        """Find messages of a parent topic that have the user property `key` with this value, the oldest first.
+
+        Returns up to `limit` messages after the position `after`, of at most `max_bytes` together, but one message may
+        be larger. Held messages are not found.
+        """
 
     async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
-        """Retained values that match, in the order of their levels, behind `after`; fewer than `limit`: the end."""
+        """Up to `limit` retained values that match, in the order of their topics' levels, from after `after` on. Fewer
+        than `limit` means that there are no more."""
 
     async def topics(self, prefix: bytes, after: bytes | None, limit: int) -> TopicPage:
-        """Topics that were ever published to and begin with `prefix`, up to `limit`, fewer where they are long."""
+        """Up to `limit` topics that begin with `prefix` and were ever published to; fewer if they are long."""
 
     async def children(self, above: bytes, after: bytes | None, limit: int) -> ChildPage:
-        """The names that follow `above` in topics that were ever published to, at a cost that does not grow with what
-        is below them. `above` is empty, and the names are the parent topics; or some levels with a slash behind."""
+        """The names of the level below `above`, of topics that were ever published to. The cost does not grow with the
+        number of topics below these names.
+
+        above: b"" for the parent topics, otherwise one or more levels with a slash at the end.
+        """
