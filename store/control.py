@@ -1,8 +1,8 @@
-"""The control records: all state that is not a message, written as records of the same log.
+"""The control records: all state that is not a message, as records of the same log.
 
-Each kind is a class here. Its fields are a MessagePack map in the frame's payload; a field that has its default value
-is left out. The frame's topic is the subject: a client id, the name of a group, and so on. `frame` makes the unsealed
-frame and `parse` reads the payload back. What a record does to the views is said here, how in `store.views`.
+Each kind is a class here. Its fields are a MessagePack map in the frame's payload; fields with their default value are
+left out. The frame's topic is the subject: a client id, the name of a group, and so on. `frame` makes the unsealed
+frame, and `parse` reads a payload. The classes say what a record means; `store.views` folds it.
 
 Source: `docs/format.md`.
 """
@@ -16,7 +16,7 @@ import record
 from record.layout import Kind
 from store.api import PendingRetained, Rule, StoredSubscription, User
 
-MAX_REACH: Final = 65_536  # of a session whose record does not name one
+MAX_REACH: Final = 65_536  # offsets: the default of `SessionOpened.reach`
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.decode
@@ -41,14 +41,14 @@ class ControlRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class SessionOpened(ControlRecord, frozen=True):
-    """A node has the session from here on. Ends the client's will. Ignored when the view has a newer epoch."""
+    """A node has the session now. Ends the client's will. Ignored when the view has a newer epoch."""
 
     kind = Kind.SESSION_OPENED
     epoch: int
     expiry: int  # seconds; 0xFFFFFFFF: never
     clean: bool = False  # drop all older state of the client
-    # The connection sends, of each subscription, at most this many offsets from the first one on that the log does not
-    # know as acknowledged.
+    # Each subscription sends at most this many offsets, from its committed one on. So the log knows what a node that
+    # died may have sent.
     reach: int = MAX_REACH
     user: bytes = b""  # owner of the session; b"": none
     gateway: bytes = b""  # that has the connection; b"": the process of the store itself
@@ -65,8 +65,8 @@ class SessionClosed(ControlRecord, frozen=True):
 
 
 class SessionLost(ControlRecord, frozen=True):
-    """Closes the session of a node that died. What it sent last is unknown: the messages that its subscriptions may
-    have sent, by the reach of the connection, may be sent a second time."""
+    """Closes the session of a node that died. It is unknown what that node sent last. Messages within the reach of the
+    connection may have been sent, and are sent again."""
 
     kind = Kind.SESSION_LOST
     epoch: int
@@ -94,8 +94,8 @@ class SubscribedFilter(msgspec.Struct, frozen=True, omit_defaults=True, gc=False
 
 
 class Subscribed(ControlRecord, frozen=True):
-    """Subscriptions of the session. A new one begins at its queue's end at this point of the log, or at `begin`. One
-    that exists keeps its cursor and start, and takes the options."""
+    """Subscriptions of the session. A new one begins at the current end of its queue, or at `begin`. An existing one
+    keeps its cursor and its start, and gets the new options."""
 
     kind = Kind.SUBSCRIBED
     subscriptions: Sequence[SubscribedFilter]
@@ -109,23 +109,23 @@ class Unsubscribed(ControlRecord, frozen=True):
 
 
 class CursorsCommitted(ControlRecord, frozen=True):
-    """The first offset that is not acknowledged, by filter; by `$replay/` and the filter, the first such place of its
-    history in the log. A cursor never goes back."""
+    """The first offset that is not acknowledged, by filter. For the replay of a wildcard filter, the name is `$replay/`
+    and the filter, and the place is a log position. A cursor never moves back."""
 
     kind = Kind.CURSORS_COMMITTED
     offsets: Mapping[bytes, int]
 
 
 class InboundReleased(ControlRecord, frozen=True):
-    """QoS 2 packet ids of the client that are free again, since PUBREL came (MQTT-4.3.3)."""
+    """QoS 2 packet ids of the client that are free again, because PUBREL came (MQTT-4.3.3)."""
 
     kind = Kind.INBOUND_RELEASED
     packet_ids: Sequence[int]
 
 
 class OutboundChanged(ControlRecord, frozen=True):
-    """Exchanges with the client, folded in the order of the fields. Filter and offset of a message that a replay of a
-    wildcard filter sends are `$replay/` with the filter, and the position of its record."""
+    """Exchanges with the client, folded in the order of the fields. A message of a wildcard filter's replay has
+    `$replay/` and the filter as its filter, and the position of its record as its offset."""
 
     kind = Kind.OUTBOUND_CHANGED
     sent: Sequence[tuple[int, bytes, int, int]] = ()  # (packet id, filter, offset, QoS)
@@ -161,7 +161,7 @@ class WillSet(ControlRecord, frozen=True):
     payload: bytes = b""
     user: bytes = b""  # of the connection; b"": none
     is_account: bool = False  # `user` is an account of this store, and the will is not sent once that is removed
-    is_allowed: bool = True  # whether topics may be published to that no rule speaks of
+    is_allowed: bool = True  # whether topics that no rule matches may be published to
     gateway: bytes = b""  # that has the connection; b"": the process of the store itself
 
 
@@ -219,7 +219,7 @@ class GroupOffsetsCommitted(ControlRecord, frozen=True):
 
 
 class Popped(ControlRecord, frozen=True):
-    """Messages are leased to a member of the group, who is the frame's publisher. Older messages of a queue that were
+    """Messages are leased to a member of the group, which is the frame's publisher. Older messages of a queue that were
     never leased are finished; a run of count 0 only moves the group past them."""
 
     kind = Kind.POPPED
@@ -276,8 +276,8 @@ class ShareLeft(ControlRecord, frozen=True):
 
 
 class ShareHandedOver(ControlRecord, frozen=True):
-    """Leased messages of QoS 2 belong to their member from here on, and are finished for the group (MQTT-4.8.2-4,
-    -5)."""
+    """Leased messages of QoS 2 are exchanges of their member's session now, and are finished for the group
+    (MQTT-4.8.2-4, -5)."""
 
     kind = Kind.SHARE_HANDED_OVER
     handed: Sequence[
@@ -289,8 +289,8 @@ class ShareHandedOver(ControlRecord, frozen=True):
 
 
 class UserSet(ControlRecord, frozen=True):
-    """A user has these proofs of the password (RFC 5802, section 3). The salt of the empty name is the secret of which
-    the salts are made that users who do not exist seem to have."""
+    """The keys that verify a user's password (RFC 5802, section 3). The salt of the empty name is a secret from which
+    the salts of unknown users are made."""
 
     kind = Kind.USER_SET
     iterations: int
@@ -306,7 +306,7 @@ class UserRemoved(ControlRecord, frozen=True):
 
 
 class RulesSet(ControlRecord, frozen=True):
-    """The rules of a user, or of everybody (the empty name), in place of all earlier ones. The first that matches
+    """The rules of a user, or of everybody (the empty name). They replace all earlier ones. The first rule that matches
     counts."""
 
     kind = Kind.RULES_SET
@@ -317,16 +317,16 @@ class RulesSet(ControlRecord, frozen=True):
 
 
 class Produced(ControlRecord, frozen=True):
-    """The next `records` records are what the producer, a process of a gateway, appended as `sequence`."""
+    """The producer, which is a gateway process, appended the next `records` records as `sequence`."""
 
     kind = Kind.PRODUCED
     sequence: int
     records: int
-    digest: int = 0  # of all that its work has given up to these, 64 bits; 0: none
+    digest: int = 0  # of all that the producer had appended by then (64 bits, made by the producer); 0: none
 
 
 class ProducerEnded(ControlRecord, frozen=True):
-    """The producer appends nothing any more, and does not come back."""
+    """The producer has ended. Its name is never used again."""
 
     kind = Kind.PRODUCER_ENDED
     last: int | None = None  # position of its last PRODUCED: where it has another one, nothing changes

@@ -1,8 +1,8 @@
 """Records the progress of durable sessions: acknowledged offsets and packet ids.
 
-Acknowledgements are gathered and recorded a few times a second; if there are many sessions, less often, so that records
-take a bounded share of the log and of the event loop. A packet id of QoS 2 and a PUBREC are recorded at once: the
-packet that depends on them is sent when the record is committed.
+Acknowledgements are recorded a few times a second. With many sessions, that happens less often, so that records take a
+bounded share of the log and of the event loop. The packet id of a QoS 2 message and a PUBREC are recorded at once,
+because the next packet of the exchange is sent when the record is committed.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ _Sent = tuple[int, bytes, int, int]  # a message in flight: packet id, filter, o
 
 log = logging.getLogger(__name__)
 
-PROGRESS_SECONDS: Final = 0.1  # acknowledgements are recorded so far apart
+PROGRESS_SECONDS: Final = 0.1  # between a session's first acknowledgement and its record
 _SOME: Final = 128  # sessions that are recorded in one turn of the loop
-_PAUSE: Final = 0.01  # seconds before the next of them
-_SIZE: Final = 1 << 18  # bytes, roughly, of the largest record; more if a single filter asks for it
-_BESIDES: Final = 32  # bytes of it for each filter, at the most
+_PAUSE: Final = 0.01  # seconds until the next turn
+_SIZE: Final = 1 << 18  # bytes of the largest record, roughly; a single filter may need more
+_BESIDES: Final = 32  # bytes of a record for each filter, beside the filter itself, at most
 
 
 class SessionCheckpoint:
@@ -38,15 +38,15 @@ class SessionCheckpoint:
 
     def __init__(self, store: LogStore, on_failed: Callable[[Session, StoreError], None]) -> None:
         self._store = store
-        self._on_failed = on_failed  # the store did not take a record: the session cannot go on
+        self._on_failed = on_failed  # called when a record is not committed: the session cannot continue
         self._loop = asyncio.get_running_loop()
-        self._changed: dict[Session, None] = {}  # open sessions only; the one that waits longest comes first
-        self._urgent: dict[Session, None] = {}  # those that are recorded in this turn of the loop
+        self._changed: dict[Session, None] = {}  # open sessions only, the one that has waited longest first
+        self._urgent: dict[Session, None] = {}  # sessions that are recorded in this turn of the loop
         self._timer: asyncio.TimerHandle | None = None
         self._scheduled = False  # `_write_urgent` is scheduled
 
     def forget(self, session: Session) -> None:
-        """The session is closed: `last_records` records the rest."""
+        """Forget a session that is closed. `last_records` has the rest of its progress."""
         self._changed.pop(session, None)
         self._urgent.pop(session, None)
 
@@ -55,8 +55,10 @@ class SessionCheckpoint:
             self._timer.cancel()
 
     def note(self, session: Session, urgent: bool) -> None:
-        """Schedule a record of the session; `urgent`: a packet to the client waits for it. A closed session is not
-        recorded again: `last_records` did."""
+        """Schedule a record of the session. urgent: a packet to the client waits for it.
+
+        Does nothing for a closed session, whose progress is in `last_records`.
+        """
         if session.closed:
             return
         if urgent:
@@ -84,7 +86,7 @@ class SessionCheckpoint:
             self._try_to_record(session)
 
     def _try_to_record(self, session: Session) -> None:
-        """Record a session. If that fails its connection ends, and other sessions are recorded."""
+        """Record a session. If that raises, only the connection of this session ends."""
         try:
             self._record(session)
         except Exception as error:
@@ -92,7 +94,7 @@ class SessionCheckpoint:
             self._on_failed(session, StoreError(str(error)))
 
     def _record(self, session: Session) -> None:
-        """Record acknowledgements, then packet ids; packets that wait for the record follow its commit."""
+        """Record acknowledgements, then packet ids. Packets that wait for the record are sent after its commit."""
         exchanges = session.exchanges
         staged, received = exchanges.pop_staged()
         completed = exchanges.pop_completed()
@@ -102,7 +104,7 @@ class SessionCheckpoint:
             if entry is not None and entry.waits_for_record:
                 sent.append((waiting.packet_id, entry.topic_filter, entry.offset, entry.qos))
         pending, finished, is_changed = session.pop_retained_changes()
-        if is_changed:  # values that were sent are not pending any more: the log must have both or neither
+        if is_changed:  # a value that was sent is not pending any more: the log must have both facts or neither
             sent += exchanges.pop_unrecorded({b""})
         moved = session.begin_checkpoint()
         places = [cursor.committed for cursor in moved]
@@ -125,7 +127,7 @@ class SessionCheckpoint:
                 if session.lagging:
                     session.catch_up()
 
-        def ahead_done(appended: Appended) -> None:  # unknown to `done`: compiled, each would keep the other in memory
+        def ahead_done(appended: Appended) -> None:  # `done` must not refer to it: compiled, that would be a cycle
             if appended.error is not None:
                 self._refused(session, frames, appended.error)
 
@@ -141,10 +143,10 @@ class SessionCheckpoint:
 
 
 def last_records(session: Session) -> list[bytes]:
-    """The records that end a connection: open exchanges, exact cursors, and the end of the session's connection.
+    """The records at the end of a connection: open exchanges, exact cursors and SESSION_CLOSED.
 
-    Every message before a cursor's `next` is acknowledged or recorded as an exchange, so the cursor goes on at `next`.
-    The exchanges come first: a torn write may lose the cursors, but no message.
+    Every message before a cursor's `next` is acknowledged or recorded as an exchange, so the cursor continues at
+    `next`. The exchanges come first, so that a torn write loses cursors but no message.
     """
     client_id = session.client_id
     sent, received, completed = session.exchanges.at_close()
@@ -161,7 +163,7 @@ def last_records(session: Session) -> list[bytes]:
 
 
 def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
-    """The records of messages in flight by these filters, whose subscriptions end: no cursor leads to them then."""
+    """The records of messages in flight from subscriptions that end, after which no cursor leads to them."""
     if not session.durable:
         return []
     names = {*filters, *map(replay_name, filters)}
@@ -169,12 +171,12 @@ def records_without(session: Session, filters: set[bytes]) -> list[bytes]:
 
 
 def records_of_subscribed(client_id: bytes, granted: list[StoredSubscription]) -> list[bytes]:
-    """Records of subscriptions that are granted. A packet may name more than one record holds."""
+    """Records of granted subscriptions. The filters of one SUBSCRIBE may need several records."""
     return [control.subscribed(client_id, few) for few in _parts(granted, [len(each.topic_filter) for each in granted])]
 
 
 def records_of_unsubscribed(client_id: bytes, filters: list[bytes]) -> list[bytes]:
-    """Records of filters that are unsubscribed. A packet may name more than one record holds."""
+    """Records of unsubscribed filters. The filters of one UNSUBSCRIBE may need several records."""
     return [control.Unsubscribed(few).frame(client_id) for few in _parts(filters, list(map(len, filters)))]
 
 
@@ -184,12 +186,12 @@ def _sent(sent: list[_Sent]) -> list[ControlRecord]:
 
 
 def _cursors(places: dict[bytes, int]) -> list[ControlRecord]:
-    """Records of the places of cursors, by their names."""
+    """CURSORS_COMMITTED of these places, by the cursors' names."""
     return [control.CursorsCommitted(dict(few)) for few in _parts(list(places.items()), list(map(len, places)))]
 
 
 def _exchanges(sent: list[_Sent], received: list[int], completed: list[int]) -> list[ControlRecord]:
-    """OUTBOUND_CHANGED of these exchanges, in one record if they fit."""
+    """OUTBOUND_CHANGED of these exchanges, in one record if it has room."""
     if not (sent or received or completed):
         return []
     *ahead, last = _parts(sent, [len(row[1]) for row in sent]) or [[]]
@@ -214,7 +216,7 @@ def _retained(sent: list[_Sent], pending: list[PendingRetained], finished: list[
 
 
 def _parts(items: list[_Item], sizes: list[int]) -> list[list[_Item]]:
-    """The items in parts, of which each fits in a record. `sizes`: of their filters, in bytes."""
+    """Split the items into parts that fit into one record each. sizes: bytes of the items' filters."""
     parts: list[list[_Item]] = []
     room = 0
     for item, size in zip(items, sizes, strict=True):

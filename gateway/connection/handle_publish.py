@@ -38,7 +38,7 @@ PACKET_ID_IN_USE: Final = b"the packet id is that of a message of QoS 2 whose ex
 
 
 class PublishHandler(FlowControl, metaclass=ABCMeta):
-    """The side of a connection that takes messages from the client."""
+    """The side of a connection that receives messages from the client."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         """Close the connection because of an error."""
 
     def append_failed(self, error: Exception) -> None:
-        """Close the connection because an append failed: nothing of it was acknowledged."""
+        """Close the connection because an append failed. None of its messages was acknowledged."""
         busy = isinstance(error, StoreBusy)
         reason = ReasonCode.SERVER_BUSY if busy else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         self.fail(ProtocolError(str(error), reason))
@@ -81,10 +81,10 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         return permissions is None or permissions.may_subscribe(_topic_filter)
 
     def explain(self, text: bytes) -> Explanation | None:
-        """Return the reason string for an acknowledgement, or None if it is to have none (MQTT-3.1.2-29).
+        """Return the reason string for an acknowledgement; None if the client gets none (MQTT-3.1.2-29).
 
-        A client that repeats a mistake does not get the text each time: the answers would be much longer than the
-        mistakes.
+        Only the first answers to one read have a text. Otherwise a client could get answers that are much longer than
+        what it sends.
         """
         if self.version != 5 or not self.problem_information or self.explained >= _MAX_EXPLAINED:
             return None
@@ -145,7 +145,7 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
             self.pause_reading()
 
     def _destination(self, packet: Publish) -> Destination | None:
-        """Return where a message goes whose topic begins with $, or refuse it and return None."""
+        """Return the destination of a message whose topic begins with $, or refuse the message and return None."""
         try:
             return parse_destination(packet.topic, int(time() * 1000))
         except InvalidDestination as refused:
@@ -159,21 +159,21 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
     def _is_denied(
         self, session: Session, permissions: Permissions, packet: Publish, destination: Destination | None
     ) -> bool:
-        """Whether rules deny the message; it was refused then."""
+        """Whether rules deny the message. If so, it is refused."""
         if permissions.may_publish(packet.topic if destination is None else destination.topic):
             return False
         if packet.qos == 2 and packet.packet_id in session.inbound:
-            return False  # a duplicate of a message that was allowed: its exchange goes to its end
+            return False  # a duplicate of a message that was allowed: its exchange continues
         self.counters.messages_denied += 1
         self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"the topic may not be published to")
         return True
 
     def _exceeds_held(self, session: Session, packet: Publish) -> bool:
-        """Whether the store holds as many delayed messages as it may; the message was refused then."""
+        """Whether the store has no room for another held message. If so, the message is refused."""
         if self.store.may_hold() or (packet.qos == 2 and packet.packet_id in session.inbound):
             return False
         self.counters.messages_unheld += 1
-        self._refuse(packet, ReasonCode.QUOTA_EXCEEDED, b"as many messages wait for their time as may (store.max_held)")
+        self._refuse(packet, ReasonCode.QUOTA_EXCEEDED, b"too many messages are held (store.max_held)")
         return True
 
     def _refuse(self, packet: Publish, reason: ReasonCode, text: bytes) -> None:
@@ -189,7 +189,7 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
     # --- PUBREL
 
     def release(self, session: Session, packet_ids: list[int]) -> None:
-        """Answer PUBRELs. The packet ids of a durable session are free again once the log says so (MQTT-4.3.3-11)."""
+        """Answer PUBRELs. The packet ids of a durable session are free when that is committed (MQTT-4.3.3-11)."""
         known: list[int] = []
         releasing = self.releasing
         if releasing is None:
@@ -200,7 +200,7 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
                 why = self.explain(b"no message was received under this packet id")
                 unknown = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
                 self.send(pubcomp(self.version, packet_id, unknown, why, self.maximum_packet_size))
-            elif packet_id not in releasing:  # else the client repeats itself: one PUBCOMP answers both
+            elif packet_id not in releasing:  # else the client has repeated PUBREL: one PUBCOMP answers both
                 releasing.add(packet_id)
                 known.append(packet_id)
         if not known:
@@ -221,7 +221,7 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
 
 
 class PublishBatch:
-    """The messages of one read on their way to disk, and the acknowledgements that wait for them."""
+    """The messages of one read of the socket, and the acknowledgements that wait for their commit."""
 
     __slots__ = ("acknowledged", "acks", "addressed", "connection", "frames", "received", "session", "size")
 
@@ -239,7 +239,7 @@ class PublishBatch:
     def add(self, packet: Publish, flags: int, packet_id: int, destination: Destination | None) -> None:
         """Frame a message. Its acknowledgement, if there is one, is the next in `acks`.
 
-        packet_id: kept in the record; 0 unless the message is QoS 2 in a durable session. destination: of a topic
+        packet_id: of a QoS 2 message of a durable session, whose record has it; otherwise 0. destination: for a topic
         that begins with $.
         """
         if destination is None:
@@ -285,7 +285,7 @@ class PublishBatch:
 
 
 class PubrelBatch:
-    """PUBRELs of a durable session on their way to disk."""
+    """PUBRELs of a durable session that wait for their commit."""
 
     __slots__ = ("connection", "packet_ids", "session")
 
@@ -305,20 +305,20 @@ class PubrelBatch:
 
 
 class AppendQueue:
-    """The batches of all connections that the store has and has not yet committed.
+    """Passes the batches of all connections to the store, while less than `limit` bytes of them are not committed.
 
-    Above the limit a batch waits here, and its connection is not read. So devices never reach the store's own limit,
-    and at most one read of each connection waits.
+    Above the limit, batches wait here, and their connections are not read. So clients never reach the store's own
+    limit, and at most one read of each connection waits.
     """
 
     def __init__(self, store: LogStore, limit: int) -> None:
         self._store = store
         self._limit = limit  # bytes
-        self._size: int = 0  # bytes that the store has
+        self._size: int = 0  # bytes that the store has and has not committed
         self._waiting: deque[PublishBatch] = deque()
 
     def append(self, batch: PublishBatch) -> bool:
-        """Hand the batch to the store, or let it wait. Returns whether its connection may be read."""
+        """Pass a batch to the store, or let it wait. Returns whether its connection may be read."""
         if self._size > self._limit or self._waiting:
             self._waiting.append(batch)
             batch.connection.waiting_batches += 1
@@ -328,14 +328,14 @@ class AppendQueue:
         return True
 
     def committed(self, size: int) -> None:
-        """The store has committed `size` bytes: append what waits, in its order."""
+        """Note that the store has committed `size` bytes, and append waiting batches in order."""
         self._size -= size
         waiting = self._waiting
         while waiting and self._size <= self._limit:
             batch = waiting.popleft()
             batch.connection.waiting_batches -= 1
             if batch.received and batch.connection.closed:
-                # Its session may be open elsewhere by now, and the client sends these again (MQTT-4.3.3-10).
+                # Its session may be open elsewhere by now, and the client repeats these messages (MQTT-4.3.3-10).
                 continue
             self._size += batch.size
             self._store.append(batch.frames, batch.done)

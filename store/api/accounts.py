@@ -31,8 +31,8 @@ class AccountStore(Protocol):
     async def user(self, name: bytes) -> User | None: ...
 
     async def users(self, after: bytes | None, limit: int) -> list[User]:
-        """Up to `limit` users, sorted, from after `after` on. A first one with the empty name is no user: its salt is the
-        secret for the salts of unknown users."""
+        """Up to `limit` users, sorted, from after `after` on. The first may have the empty name which is no user's. Its
+        salt is the secret for the salts of unknown users."""
 
     async def rules(self, name: bytes) -> list[Rule]:
         """The rules for a user. The empty name has the rules for everybody."""
