@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class SluiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """The calls of a node.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -137,153 +138,155 @@ class SluiceStub:
 
 
 class SluiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """The calls of a node.
+    """
 
     def Produce(self, request_iterator, context):
-        """Append messages. A request is answered when all its accepted records are committed, and only then.
-        The requests of a stream are appended in order; when one cannot be appended for a reason that may
-        pass, nothing behind it is, and the stream ends with that status: what was not answered is to be
-        sent again, in order, on a new stream.
+        """Append messages. A request is answered when all its accepted records are committed. The requests of a stream are
+        appended in order. If one cannot be appended for a reason that may pass, none behind it is appended, and the stream
+        ends with the status. Send the requests without an answer again then, in order, on a new stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pull(self, request, context):
-        """Read a partition by offset.
+        """Read records of a partition by offset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Partitions(self, request, context):
-        """The readable offsets of every partition of a parent topic.
+        """Return the readable offsets of every partition of a parent topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OffsetAt(self, request, context):
-        """The first offset of a partition stored at or after a time.
+        """Return the offset of a partition's first message that was stored at or after a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Topics(self, request, context):
-        """Topics that were published to, in the order of their levels, page by page.
+        """Return topics that were ever published to, in the order of their levels, page by page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Children(self, request, context):
-        """One level of the tree of topics, sorted, page by page: the parent topics, or the names below some levels.
+        """Return one level of the tree of topics, sorted, page by page: the parent topics, or the names below some levels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Find(self, request, context):
-        """Messages by business key (their MQTT 5 user property `key`), or the one with a message id.
+        """Find messages by their key (the MQTT 5 user property `key`), or one message by its id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Receive(self, request, context):
-        """Lease messages to a member of a group ("pop"): of a parent topic, or the group's dead letters. A message that is
-        not settled within its lease is leased out again, to any member. One that was leased out too often becomes a
-        dead letter of the group instead.
+        """Lease messages of a parent topic, or the group's dead letters, to a member of a group ("pop"). A message that is
+        not settled within its lease is leased again, to any member. A message that was leased too often becomes a dead
+        letter of the group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Consume(self, request_iterator, context):
-        """Receive and Acknowledge over and over, for one member: a request and its reply cost a fraction of a call. Batches are
-        told of early: the node's crash may forget a lease that it told of a tenth of a second before, and the message comes
-        again then. What a stream's end has in hand, and could not send, nobody was given: it comes again at once.
+        """Receive and acknowledge repeatedly, for one member of a group. A request and its reply cost a fraction of a call.
+        Batches are sent before the log has their leases. If the node crashes, it may forget a lease of the last tenth of a
+        second, and the message comes again. Messages that could not be sent before the stream ended are available to other
+        members at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Acknowledge(self, request, context):
-        """Settle leased messages: finish them, give them back, or extend their lease. What is answered survives a crash.
+        """Settle leased messages: finish them, give them back, or extend their leases. An answered settlement survives a
+        crash.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetGroup(self, request, context):
-        """Have a group begin anew at other offsets; what it had leased out of these partitions is forgotten.
+        """Move a group to other offsets. Its leases in these partitions end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveGroup(self, request, context):
-        """Forget a group. Its dead letters stay.
+        """Remove a group. Its dead letters stay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Groups(self, request, context):
-        """Groups that were ever used with where they are, sorted, page by page.
+        """Return all groups with their place in each queue, sorted by name, page by page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Recall(self, request, context):
-        """Drop messages that wait for their time. Those that are answered as missing do not (any more); the others are never
-        delivered.
+        """Drop delayed messages, so that they are never delivered. The reply names those that are not delayed, or not any
+        more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Timers(self, request, context):
-        """Messages that wait for their time, the next first, page by page.
+        """Return the delayed messages that are not delivered yet, the next one first, page by page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndTransaction(self, request, context):
-        """End a transaction: its half messages enter their queues, in this order, or are never delivered.
+        """End a transaction. Its half messages are delivered, in this order, or they never are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TransactionChecks(self, request, context):
-        """Half messages of a publisher whose transaction should have ended: whoever hears of one is to look what became of the
-        transaction, and to end it. Each is asked of one of the streams of its publisher, and again some time later while
-        it has not ended. The stream does not end by itself.
+        """Ask for the outcome of a publisher's transactions that should have ended. The client finds out the outcome of each
+        transaction, and ends it. Each half message is sent on one of its publisher's streams, and again some time later if
+        the transaction has not ended. The stream does not end by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Remember where a group reads on in partitions of a parent topic, for members that pull.
+        """Store the offsets at which a group of readers continues in partitions of a parent topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommittedOffsets(self, request, context):
-        """What was remembered; partitions of which nothing was are absent.
+        """Return the offsets that a group has committed. Partitions without one are absent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Trace(self, request, context):
-        """What became of a message: one stretch of the log after the other is looked through.
+        """Return what became of a message. Each call reads the next part of the log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -401,7 +404,8 @@ def add_SluiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Sluice:
-    """Missing associated documentation comment in .proto file."""
+    """The calls of a node.
+    """
 
     @staticmethod
     def Produce(request_iterator,
