@@ -2,11 +2,12 @@
 
 The rules of the file:
 
-* Settlements travel with the request for the next batch. If no batch is requested in the same turn of the loop, they go
-by themselves, and what is settled meanwhile gathers until the node has answered. * Settlements without an answer are
-sent again if the stream breaks. To settle a message twice changes nothing. * Callers that wait may be cancelled. The
-node is then told to stop waiting for a batch, and a batch that comes all the same is for the next caller. Requests are
-written by tasks of their own, in order, so a cancelled caller does not break the stream.
+* Settlements travel with the request for the next batch. If no batch is requested in the same turn of the loop, they
+  are sent alone, and later settlements gather until the node has answered.
+* Settlements without an answer are sent again if the stream breaks. To settle a message twice changes nothing.
+* Callers that wait may be cancelled. The node is then told to stop waiting for a batch, and a batch that comes all the
+  same is for the next caller. Requests are written by tasks of their own, in order, so a cancelled caller does not
+  break the stream.
 """
 
 import asyncio

@@ -3,9 +3,11 @@
 The rules of the file:
 
 * All messages that wait when the stream is ready go out as one request: at once if nothing is in flight, in large
-requests if many tasks send. * Requests are appended in the order in which they were made, also across a reconnect:
-requests without an answer are sent again, in order, before anything new. The node knows the producer and its sequences,
-and stores each request once. * Memory is bounded: `send` waits while too many bytes are on their way.
+  requests if many tasks send.
+* Requests are appended in the order in which they were made, also across a reconnect: requests without an answer are
+  sent again, in order, before anything new. The node knows the producer and its sequences, and stores each request
+  once.
+* Memory is bounded: `send` waits while too many bytes are on their way.
 """
 
 import asyncio
@@ -59,7 +61,7 @@ _Call = grpc.aio.StreamStreamCall[pb.ProduceRequest, pb.ProduceReply]
 
 
 class Producer:
-    """Owns the Produce stream of a client. Starts with the first send."""
+    """The Produce stream of a client. The first send opens it."""
 
     def __init__(self, connection: NodeConnection, linger_seconds: float = 0.0, name: bytes | None = None) -> None:
         """name: of an idempotent producer, which several processes may use one after the other; None: a name that no
@@ -73,7 +75,7 @@ class Producer:
         self._is_idempotent = name is not None
         self._forgets = False  # the node is to forget the producer when the stream ends
         self._failed: SluiceError | None = None  # why nothing more of the unit of work is stored
-        self.stored_to = 0  # the last sequence that was stored before this stream, as far as the node has told
+        self.stored_to = 0  # the last sequence that the node had stored before this stream; 0: not known
         self._name = name or secrets.token_bytes(16)
         self._wake_up = asyncio.Event()  # something to send, an answer came, or the stream broke
         self._capacity = asyncio.Event()
@@ -156,7 +158,7 @@ class Producer:
         self._waiting.append(pending)
         self._waiting_bytes += size
         self._wake_up.set()
-        if self._sender is None or self._sender.done():  # done: it was ended by what nobody foresaw
+        if self._sender is None or self._sender.done():  # done: an unexpected error ended it
             self._sender = asyncio.create_task(self._run())
         return pending
 
@@ -177,7 +179,7 @@ class Producer:
 
     @property
     def _is_abandoned(self) -> bool:
-        """The client is closed, and whoever sent what is left was cancelled."""
+        """Whether the client is closed, and the callers of all remaining sends were cancelled."""
         sends = (pending for request in self._in_flight.values() for pending in request.sends)
         return self._closed and all(pending.receipts.done() for pending in (*sends, *self._waiting))
 
@@ -190,7 +192,8 @@ class Producer:
         return True
 
     async def _stream(self, retry: Retry) -> None:
-        """One stream, until it breaks (raises) or the client is closed and everything answered."""
+        """Send on one stream until the client is closed and every request is answered. Raises `SluiceError` if the
+        stream breaks."""
         call = self._connection.stub.Produce(None, metadata=self._connection.metadata)
         reader = asyncio.create_task(self._read(call, retry))
         reader.add_done_callback(lambda _: self._wake_up.set())
@@ -204,14 +207,14 @@ class Producer:
             while not reader.done() and not self._is_drained:
                 is_first = await self._write_ready(call, is_first)
             if not reader.done():
-                if not self._is_idempotent:  # without it the node could not tell this end from a stream that breaks
+                if not self._is_idempotent:  # otherwise the node could not tell this end from a broken stream
                     await call.write(pb.ProduceRequest(ends=True))
                 await call.done_writing()
                 await asyncio.wait((reader,), timeout=_CLOSING_S)
             elif not self._is_drained:
                 reader.result()
                 raise Unavailable("the node ended the stream")
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:  # the second: written to after its end
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:  # the second: a write after the stream's end
             raise await stream_error(call) from error
         finally:
             call.cancel()
@@ -223,13 +226,13 @@ class Producer:
         return self._closed and not self._waiting and not self._in_flight
 
     async def _write_ready(self, call: "_Call", is_first: bool) -> bool:
-        """Wait until something may be sent, then send one request. Whether the next one is the first of the stream."""
+        """Wait until a request may be sent, then send one. Returns whether the next request is the stream's first."""
         if not self._waiting or len(self._in_flight) >= _MAX_IN_FLIGHT:
             self._wake_up.clear()
             await self._wake_up.wait()
             return is_first
         is_full = self._waiting_bytes >= _MAX_REQUEST_BYTES or len(self._waiting) >= _MAX_REQUEST_RECORDS
-        # Tasks that are about to send in this turn of the loop join the request, or those of the time it lingers.
+        # Tasks that send in this turn of the loop, or within the linger time, join the request.
         await asyncio.sleep(0 if is_full else self._linger_s)
         request = self._next_request()
         self._introduce(request.message, is_first, again=is_first and self._is_idempotent)
@@ -238,7 +241,7 @@ class Producer:
         return False
 
     def _introduce(self, message: pb.ProduceRequest, is_first: bool, *, again: bool) -> None:
-        """The first request of a stream says whose it is."""
+        """Name the producer in the first request of a stream."""
         message.producer = self._name if is_first else b""
         message.again = again
         message.returns = is_first and self._is_idempotent
@@ -269,7 +272,7 @@ class Producer:
             self._wake_up.set()
 
     def _on_result(self, request: _Request, result: pb.ProduceResult) -> None:
-        """Deal out the positions of a request's accepted records to the callers, in order."""
+        """Give each caller the receipts, or the error, of its part of the request."""
         self.stored_to = max(self.stored_to, result.stored_to)
         reasons = {each.index: each.reason for each in result.rejected}
         positions = iter(result.positions)
@@ -314,8 +317,11 @@ class Producer:
 
 
 def split_requests(frames: Sequence[bytes], more: int = 0) -> list[tuple[Sequence[bytes], int]]:
-    """Frames in pieces that fit a request each (a frame that is larger than that goes alone), with their sizes. Of the
-    same frames they are the same. more: bytes that each takes beside its own."""
+    """Split frames into requests. Returns the frames of each request and their size in bytes. A frame that is larger
+    than a request should be is alone in its request. The same frames are always split in the same way.
+
+    more: bytes that are reserved for each frame, beside its own.
+    """
     pieces: list[tuple[Sequence[bytes], int]] = []
     start = size = 0
     for index, frame in enumerate(frames):
