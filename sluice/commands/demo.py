@@ -7,7 +7,7 @@ from typing import Final
 from sluice.console.command import Arguments, Subparsers, declare, within
 
 # What the demo's processes import, some of them a minute after the start.
-_NEEDED: Final = ("amqtt", "bokeh_sampledata", "pandas", "pyarrow", "pyspark", "rich", "rocksdict", "vega_datasets")
+_NEEDED: Final = ("bokeh_sampledata", "pandas", "pyarrow", "pyspark", "rich", "rocksdict", "vega_datasets")
 
 
 def add(subparsers: Subparsers) -> None:

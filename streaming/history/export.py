@@ -7,7 +7,7 @@ with other names.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,8 +20,6 @@ from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifes
 from streaming.history.partition_export import PartitionExport
 
 _COMMIT_S: Final = 30.0  # a killed export repeats at most this much work and the files being written
-
-Report = Callable[[int, int], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,8 +58,8 @@ class Exporter:
         self._exported = Exported(parent)
         self._committed_at = time.monotonic()
 
-    def run(self, stopping: threading.Event | None = None, report: Report = lambda _done, _of: None) -> Exported:
-        """Export what the history does not have yet. `report` gets the number of offsets done and of offsets to do.
+    def run(self, stopping: threading.Event | None = None) -> Exported:
+        """Export what the history does not have yet.
 
         Setting `stopping` ends the export after the current page; its results are kept. Raises `SluiceError`, `OSError`
         and `HistoryError`. An error of one partition is raised after the other partitions are done.
@@ -70,15 +68,12 @@ class Exporter:
         bounds = self._client.partitions(self._parent)
         self._check_log(bounds)
         work = self._work(bounds)
-        done, total = 0, sum(each.end - each.offset for each in work)
         refusals: list[HistoryError] = []
         for each in work:
             try:
                 while each.offset < each.end and not stopping.is_set():
-                    before, began = each.offset, time.monotonic()
+                    began = time.monotonic()
                     size = each.page()
-                    done += each.offset - before
-                    report(done, total)
                     self._commit_now_and_then(work)
                     if self._options.bytes_per_second is not None:
                         spent = time.monotonic() - began

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-FORMAT: Final = 2
-_READ: Final = (1, 2)  # 1 had no `replaced`
+FORMAT: Final = 1
 
 
 class HistoryError(RuntimeError):
@@ -120,10 +119,8 @@ class HistoryManifest:
 
     def checked(self) -> "HistoryManifest":
         """Check the manifest and return it. Raises `HistoryError` for a state that no exporter writes."""
-        if self.format not in _READ:
-            raise HistoryError(
-                f"the history of {self.parent!r} has format {self.format}; this version reads {_READ[0]} to {_READ[-1]}"
-            )
+        if self.format != FORMAT:
+            raise HistoryError(f"the history of {self.parent!r} has format {self.format}; this version reads {FORMAT}")
         ends: dict[int, int] = {}
         for part in _ordered(self.files, self.losses):
             expected = ends.get(part.partition, part.begin)
@@ -142,7 +139,7 @@ class HistoryManifest:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     def _next(self, **changes: Any) -> "HistoryManifest":
-        return replace(self, number=self.number + 1, format=FORMAT, **changes).checked()
+        return replace(self, number=self.number + 1, **changes).checked()
 
 
 def from_json(data: bytes) -> HistoryManifest:

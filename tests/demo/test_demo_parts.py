@@ -112,49 +112,6 @@ async def test_a_child_that_is_silent_is_given_up_and_killed(tmp_path: Path) -> 
     assert not child.running
 
 
-class SlowToLeave:
-    """An MQTT client of amqtt's methods: the first one cannot connect and then takes its time, the next is well."""
-
-    made = 0
-    leaving = asyncio.Event()
-
-    def __init__(self, *_: object) -> None:
-        type(self).made += 1
-        self.is_first = self.made == 1
-
-    async def connect(self, _uri: str, **_: object) -> None:
-        if self.is_first:
-            raise OSError("nobody is there")
-
-    async def subscribe(self, _topics: object) -> None:
-        """At once."""
-
-    async def deliver_message(self) -> None:
-        await asyncio.Event().wait()
-
-    async def disconnect(self) -> None:
-        if self.is_first:
-            self.leaving.set()
-            await asyncio.Event().wait()
-
-
-async def test_a_device_that_hangs_up_after_the_last_message_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = pytest.importorskip("sluice.demo.fleet")
-    readings = pytest.importorskip("sluice.demo.readings")
-    monkeypatch.setattr(fleet, "MQTTClient", SlowToLeave)
-    data = readings.DeviceData("a", "here", "temperature", "K", ())
-    device = fleet.Device(data, "mqtt://127.0.0.1:1/", fleet.Clock(1.0), asyncio.Event())
-    task = asyncio.create_task(device.run())
-    await SlowToLeave.leaving.wait()
-    task.cancel()
-    await asyncio.wait([task], timeout=30)
-    is_done = task.done()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert is_done
-    assert SlowToLeave.made == 1
-
-
 class Told:
     """In the place of the fleet: what it says, and what it is told."""
 

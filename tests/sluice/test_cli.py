@@ -72,7 +72,6 @@ def test_wrong_usage_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("missing", "words", "extra"),
     [
-        ("amqtt", "demo", "demo"),
         ("pyspark", "demo", "demo"),
         ("rich", "demo", "demo"),
         ("pyarrow", "history show /nowhere", "spark"),

@@ -8,7 +8,6 @@ import grpc
 import pytest
 
 import record
-from cloud_sdk.message import Message
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceServicer, add_SluiceServicer_to_server
 from record.layout import Kind
@@ -81,7 +80,7 @@ class FakeNode(SluiceServicer):
 
     def OffsetAt(self, request: pb.OffsetAtRequest, context: grpc.ServicerContext) -> pb.OffsetAtReply:  # noqa: N802
         queue, begin = self.frames[request.partition], self.begins[request.partition]
-        stored = [Message(frame, 0, 0, 0).store_time for frame in queue]
+        stored = [record.store_time_of(frame, 0) for frame in queue]
         found = [n for n in range(begin, len(queue)) if stored[n] >= request.time_ms]
         return pb.OffsetAtReply(offset=found[0] if found else len(queue))
 

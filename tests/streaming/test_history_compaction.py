@@ -238,20 +238,6 @@ def test_a_compaction_may_be_killed_anywhere(node: FakeNode, client: Client, tmp
     assert states == {(4, 0), (2, 4), (2, 0)}
 
 
-def test_history_of_a_format_before_goes_on(node: FakeNode, client: Client, tmp_path: Path):
-    folder = HistoryFolder(str(tmp_path))
-    hourly(node, client, folder, 1)
-    path = tmp_path / "parent=sensors/_manifests/000000000001.json"
-    text = path.read_text()
-    assert '"format": 2' in text
-    path.write_text(text.replace(',\n "replaced": []', "").replace('"format": 2', '"format": 1'))
-    assert "replaced" not in path.read_text()
-    assert folder.manifest("sensors").format == 1
-    hourly(node, client, folder, 1)
-    assert folder.manifest("sensors").format == 2
-    assert records(folder) == {0: list(range(8)), 2: [0, 1]}
-
-
 def file(partition: int, begin: int, end: int, size: int = 10, date: str = "2026-01-01") -> HistoryFile:
     path = f"parent=sensors/date={date}/{partition}-{begin}.parquet"
     return HistoryFile(path, partition, begin, end, end - begin, size, 5 * size, STORED_MS, STORED_MS, begin, end - 1)

