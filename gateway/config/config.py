@@ -18,7 +18,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from gateway.config.listeners import ListenerConfig, check, check_auth, check_client_ids
+from gateway.config.limits import any_of, bounded, check_table, one_of
+from gateway.config.listeners import WAYS, ListenerConfig, check, check_client_ids
 from gateway.config.split import SplitConfig
 from gateway.config.split import check as check_split
 from matcher.names import MAX_LENGTH, MAX_LEVELS
@@ -55,41 +56,49 @@ class ConfigError(Exception):
 class MqttConfig:
     """The MQTT front and the limits of its clients."""
 
-    port: int = 1883  # 0: a free one; -1: none
-    ws_port: int = 8083  # MQTT over WebSocket; 0: a free one; -1: none
+    port: int = bounded(1883, -1, 65_535)  # 0: a free one; -1: none
+    ws_port: int = bounded(8083, -1, 65_535)  # MQTT over WebSocket; 0: a free one; -1: none
     listeners: list[ListenerConfig] = field(default_factory=list)  # beside these two ports. In the environment as JSON
     # How a client may authenticate: "anonymous" (not at all), "password", "scram", "certificate".
-    auth: list[str] = field(default_factory=lambda: ["anonymous"])
-    client_ids: str = "any"  # "any"; "user": the user name, or the user name followed by a colon and anything
-    acl_default: str = ""  # where no rule applies: "allow", "deny"; "": "deny" unless clients may be anonymous
-    max_wrong_passwords: int = 10  # per minute and source address; 0: no limit
-    max_connections: int = 100_000
-    connect_rate: int = 0  # connections per second and listener; 0: no limit
-    publish_rate: int = 0  # messages per second and connection; 0: no limit
-    max_packet_size: int = 1024 * 1024  # bytes, announced in CONNACK and enforced
+    auth: list[str] = any_of(["anonymous"], *WAYS)
+    # "user": the user name, or the user name followed by a colon and anything.
+    client_ids: str = one_of("any", "user")
+    # Where no rule applies. "": "deny" unless clients may be anonymous.
+    acl_default: str = one_of("", "allow", "deny")
+    max_wrong_passwords: int = bounded(10, 0, 1_000_000)  # per minute and source address; 0: no limit
+    max_connections: int = bounded(100_000, 1, 10_000_000)
+    connect_rate: int = bounded(0, 0, 1_000_000)  # connections per second and listener; 0: no limit
+    publish_rate: int = bounded(0, 0, 10_000_000)  # messages per second and connection; 0: no limit
+    max_packet_size: int = bounded(1024 * 1024, 1024, 256 * 1024 * 1024)  # bytes, announced in CONNACK and enforced
     max_partial_bytes: int = 256 * 1024 * 1024  # bytes of all large packets whose end has not come
-    max_in_flight: int = 1024  # messages with QoS > 0 that a client has not acknowledged
-    receive_maximum: int = 1024  # messages with QoS > 0 that the node has not acknowledged (MQTT-3.2.2.3.3)
-    topic_alias_maximum: int = 64  # topic aliases that a client may set
-    max_topic_aliases: int = 64  # topic aliases that the node sets for a client; 0: none
+    max_in_flight: int = bounded(1024, 1, 32_768)  # messages with QoS > 0 that a client has not acknowledged
+    # Messages with QoS > 0 that the node has not acknowledged (MQTT-3.2.2.3.3).
+    receive_maximum: int = bounded(1024, 1, 65_535)
+    topic_alias_maximum: int = bounded(64, 0, 65_535)  # topic aliases that a client may set
+    max_topic_aliases: int = bounded(64, 0, 65_535)  # topic aliases that the node sets for a client; 0: none
     response_information: str = ""  # for clients that request it (section 4.10); "": none
     server_reference: str = ""  # "host:port …": another server for clients (section 4.11)
-    redirect: str = "stopping"  # "stopping": clients are redirected when the node stops; "always", "moved": at CONNECT
-    max_subscriptions: int = 1024  # per session
-    sys_interval_s: int = 10  # between two updates of the $SYS tree; 0: there is no tree
-    max_replays: int = 4  # wildcard filters of a session that are replayed from the log at a time
-    max_shared_groups: int = 16_384  # shared subscriptions with members connected
-    max_shared_in_flight: int = 128  # messages in flight to one member, within `max_in_flight`
-    shared_ack_timeout: int = 30  # seconds without an acknowledgement, then other members get the messages
-    max_sessions: int = 2_000_000  # durable sessions, which outlive their connections
-    max_topic_length: int = MAX_LENGTH  # bytes of a topic or filter
-    max_topic_levels: int = MAX_LEVELS  # levels of a topic or filter
-    max_user_properties: int = 256  # of a packet or a will; also of a message that a cloud service sends
-    max_filters: int = 1024  # of one SUBSCRIBE or UNSUBSCRIBE
-    max_uncommitted: int = 1024 * 1024  # bytes of a connection that may wait for the disk before its socket is not read
-    max_session_expiry: int = 0xFFFF_FFFF  # seconds; 0xFFFFFFFF: a session may never expire
-    connect_timeout: int = 10  # seconds for CONNECT to come
-    max_keep_alive: int = 65_535  # seconds
+    # "stopping": clients are redirected when the node stops; "always", "moved": at CONNECT.
+    redirect: str = one_of("stopping", "always", "moved")
+    max_subscriptions: int = bounded(1024, 1, 1_000_000)  # per session
+    sys_interval_s: int = bounded(10, 0, 86_400)  # between two updates of the $SYS tree; 0: there is no tree
+    # Wildcard filters of a session that are replayed from the log at a time.
+    max_replays: int = bounded(4, 0, 1_000_000)
+    max_shared_groups: int = bounded(16_384, 0, 1_000_000)  # shared subscriptions with members connected
+    max_shared_in_flight: int = bounded(128, 1, 32_768)  # messages in flight to one member, within `max_in_flight`
+    # Seconds without an acknowledgement after which other members get the messages.
+    shared_ack_timeout: int = bounded(30, 1, 86_400)
+    max_sessions: int = bounded(2_000_000, 0, 1 << 40)  # durable sessions, which outlive their connections
+    max_topic_length: int = bounded(MAX_LENGTH, 1, MAX_LENGTH)  # bytes of a topic or filter
+    max_topic_levels: int = bounded(MAX_LEVELS, 1, MAX_LEVELS)  # levels of a topic or filter
+    # User properties of a packet or a will, and of a message that a cloud service sends.
+    max_user_properties: int = bounded(256, 0, 1_000_000)
+    max_filters: int = bounded(1024, 1, 1_000_000)  # of one SUBSCRIBE or UNSUBSCRIBE
+    # Bytes of a connection that may wait for the disk before its socket is not read.
+    max_uncommitted: int = bounded(1024 * 1024, 1, 1 << 30)
+    max_session_expiry: int = bounded(0xFFFF_FFFF, 0, 0xFFFF_FFFF)  # seconds; 0xFFFFFFFF: a session may never expire
+    connect_timeout: int = bounded(10, 1, 3600)  # seconds for CONNECT to come
+    max_keep_alive: int = bounded(65_535, 1, 65_535)  # seconds
 
     def accepts_name(self, name: bytes) -> bool:
         """Whether a topic or filter is within the limits."""
@@ -100,52 +109,55 @@ class MqttConfig:
 class GrpcConfig:
     """The front for cloud services."""
 
-    port: int = 7070
+    port: int = bounded(7070, 0, 65_535)
     # Groups of RocketMQ clients that get the messages of a topic in order, one at a time. In the environment as JSON.
     fifo_groups: list[str] = field(default_factory=list)
     # "anonymous", "password", "certificate", and for RocketMQ clients "signature".
-    auth: list[str] = field(default_factory=lambda: ["anonymous"])
+    auth: list[str] = any_of(["anonymous"], "anonymous", "password", "certificate", "signature")
     access_keys: str = ""  # a file with access keys, users and secrets of RocketMQ clients
-    acl_default: str = ""  # as `mqtt.acl_default`
+    acl_default: str = one_of("", "allow", "deny")  # as `mqtt.acl_default`
     certificate: str = ""  # a PEM file with the certificate and its chain; "": no TLS
     key: str = ""  # a PEM file, without a password
     client_ca: str = ""  # a PEM file: clients must show a certificate of one of these authorities
-    max_streams: int = 1000  # calls of one connection at a time; further ones wait in the client
-    max_idle: int = 600  # seconds without a call after which a connection is closed
-    max_calls: int = 10_000  # calls of all kinds at a time, including long polls
-    max_connections: int = 1000  # and at most an eighth of the process's file descriptors
+    max_streams: int = bounded(1000, 1, 1_000_000)  # calls of one connection at a time; further ones wait in the client
+    max_idle: int = bounded(600, 1, 1_000_000)  # seconds without a call after which a connection is closed
+    max_calls: int = bounded(10_000, 1, 1_000_000)  # calls of all kinds at a time, including long polls
+    max_connections: int = bounded(1000, 1, 1_000_000)  # and at most an eighth of the process's file descriptors
 
 
 @dataclass(slots=True)
 class HttpConfig:
     """The front for people and Prometheus."""
 
-    port: int = 8080
-    auth: list[str] = field(default_factory=lambda: ["anonymous"])  # for /metrics: "anonymous", "password"
+    port: int = bounded(8080, -1, 65_535)  # -1: none, which only a gateway may have
+    auth: list[str] = any_of(["anonymous"], "anonymous", "password")  # for /metrics
 
 
 @dataclass(slots=True)
 class StoreSettings:
     """The log and its views; the same names as `store.config.StoreConfig`."""
 
-    policy: str = "fsync"  # "fsync": an acknowledgement means on disk; "interval": flushed every interval_ms
-    interval_ms: int = 100
-    segment_size: int = 256 * 1024 * 1024  # bytes
-    partitions: int = 4  # per parent topic; fixed when the data folder is created
-    retention_age_s: int = 0  # segments whose newest message is older are removed; 0: never
+    # "fsync": an acknowledgement means on disk; "interval": flushed every interval_ms.
+    policy: str = one_of("fsync", "interval")
+    interval_ms: int = bounded(100, 1, 60_000)
+    segment_size: int = bounded(256 * 1024 * 1024, 4096, 1 << 30)  # bytes
+    partitions: int = bounded(4, 1, 1024)  # per parent topic; fixed when the data folder is created
+    retention_age_s: int = bounded(0, 0, 1 << 40)  # segments whose newest message is older are removed; 0: never
     # Retention age by parent topic, in place of retention_age_s: {"debug": 3600}. In the environment as JSON.
     retention_parents: dict[str, int] = field(default_factory=dict)
     serve_damaged: bool = False  # read the whole log at the start, and serve around damage
-    retention_bytes: int = 0  # the oldest segments are removed while the log is larger; 0: never
-    transaction_check_s: int = 60  # seconds between checks of an open transaction with its publisher
-    transaction_checks: int = 15  # checks after which the transaction is rolled back
-    lease_ms: int = 5000  # without a sign of life, after which a gateway process is considered dead
-    max_deliveries: int = 16  # of a message to a group before it becomes a dead letter
+    retention_bytes: int = bounded(0, 0, 1 << 60)  # the oldest segments are removed while the log is larger; 0: never
+    # Seconds between checks of an open transaction with its publisher.
+    transaction_check_s: int = bounded(60, 1, 86_400)
+    transaction_checks: int = bounded(15, 0, 10_000)  # checks after which the transaction is rolled back
+    # Time without a sign of life after which a gateway process is considered dead.
+    lease_ms: int = bounded(5000, 100, 3_600_000)
+    max_deliveries: int = bounded(16, 1, 250)  # of a message to a group before it becomes a dead letter
     # Seconds until the next delivery after the first, second, … one failed; the defaults are RocketMQ's. In the
     # environment as JSON.
     retry_delays_s: list[int] = field(default_factory=lambda: [10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200])
-    max_groups: int = 65_536
-    max_held: int = 10_000_000  # messages that are delayed or half of a transaction
+    max_groups: int = bounded(65_536, 1, 1 << 24)
+    max_held: int = bounded(10_000_000, 1, 1 << 40)  # messages that are delayed or half of a transaction
 
 
 @dataclass(slots=True)
@@ -154,7 +166,7 @@ class Config:
 
     data_dir: Path = Path("data")
     host: str = "127.0.0.1"
-    log_level: str = "info"
+    log_level: str = one_of("info", "debug", "warning", "error")
     mqtt: MqttConfig = field(default_factory=MqttConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
@@ -299,113 +311,66 @@ def _numbers(value: object) -> dict[str, int]:
 
 
 def _check(config: Config) -> None:
-    def between(key: str, value: int, low: int, high: int) -> None:
-        if not low <= value <= high:
-            raise ConfigError(f"{key} must be between {low} and {high}, not {value}")
+    tables = {"": config, "mqtt.": config.mqtt, "grpc.": config.grpc, "http.": config.http, "store.": config.store}
+    for prefix, table in tables.items():
+        _require(prefix, check_table(table))
+    _require("split.", check_split(config.split))
+    if config.http.port < 0 and config.split.role != "gateway":
+        raise ConfigError("http.port must be between 0 and 65535: only a gateway may have none")
+    _check_mqtt(config.mqtt)
+    _check_listeners(config.mqtt)
+    _check_grpc(config.grpc)
+    _check_store(config)
+    _check_host(config.host)
 
-    mqtt = config.mqtt
-    for name, port, low in (
-        ("mqtt.port", mqtt.port, -1),
-        ("mqtt.ws_port", mqtt.ws_port, -1),
-        ("grpc.port", config.grpc.port, 0),
-        ("http.port", config.http.port, -1 if config.split.role == "gateway" else 0),
-    ):
-        between(name, port, low, 65_535)
-    _check_listeners(mqtt)
-    _check_services(config)
-    between("mqtt.max_wrong_passwords", mqtt.max_wrong_passwords, 0, 1_000_000)
-    between("mqtt.max_packet_size", mqtt.max_packet_size, 1024, 256 * 1024 * 1024)
-    between("mqtt.max_partial_bytes", mqtt.max_partial_bytes, mqtt.max_packet_size, 1 << 40)
-    between("mqtt.max_in_flight", mqtt.max_in_flight, 1, 32_768)
-    between("mqtt.receive_maximum", mqtt.receive_maximum, 1, 65_535)
-    between("mqtt.topic_alias_maximum", mqtt.topic_alias_maximum, 0, 65_535)
-    if mqtt.redirect not in ("stopping", "always", "moved"):
-        raise ConfigError(f'mqtt.redirect is "stopping", "always" or "moved", not {mqtt.redirect!r}')
+
+def _require(prefix: str, wrong: str) -> None:
+    if wrong:
+        raise ConfigError(prefix + wrong)
+
+
+def _check_mqtt(mqtt: MqttConfig) -> None:
+    if not mqtt.max_packet_size <= mqtt.max_partial_bytes <= 1 << 40:
+        raise ConfigError(f"mqtt.max_partial_bytes must be between mqtt.max_packet_size and {1 << 40}")
     if mqtt.redirect != "stopping" and not mqtt.server_reference:
         raise ConfigError("mqtt.redirect needs mqtt.server_reference")
-    for name, text in (
-        ("mqtt.response_information", mqtt.response_information),
-        ("mqtt.server_reference", mqtt.server_reference),
-    ):
+    for name in ("response_information", "server_reference"):
+        text = getattr(mqtt, name)
         if len(text.encode()) > 1024 or "\0" in text:
-            raise ConfigError(f"{name} must be a text of at most 1024 bytes without U+0000")
-    between("mqtt.max_topic_aliases", mqtt.max_topic_aliases, 0, 65_535)
-    between("mqtt.max_keep_alive", mqtt.max_keep_alive, 1, 65_535)
-    between("mqtt.max_session_expiry", mqtt.max_session_expiry, 0, 0xFFFF_FFFF)
-    between("mqtt.connect_timeout", mqtt.connect_timeout, 1, 3600)
-    between("mqtt.max_connections", mqtt.max_connections, 1, 10_000_000)
-    between("mqtt.connect_rate", mqtt.connect_rate, 0, 1_000_000)
-    between("mqtt.publish_rate", mqtt.publish_rate, 0, 10_000_000)
-    between("mqtt.max_topic_length", mqtt.max_topic_length, 1, MAX_LENGTH)
-    between("mqtt.max_topic_levels", mqtt.max_topic_levels, 1, MAX_LEVELS)
-    between("mqtt.max_subscriptions", mqtt.max_subscriptions, 1, 1_000_000)
-    between("mqtt.max_user_properties", mqtt.max_user_properties, 0, 1_000_000)
-    between("mqtt.max_filters", mqtt.max_filters, 1, 1_000_000)
-    between("mqtt.max_shared_groups", mqtt.max_shared_groups, 0, 1_000_000)
-    between("mqtt.max_shared_in_flight", mqtt.max_shared_in_flight, 1, 32_768)
-    between("mqtt.shared_ack_timeout", mqtt.shared_ack_timeout, 1, 86_400)
-    between("mqtt.sys_interval_s", mqtt.sys_interval_s, 0, 86_400)
-    between("mqtt.max_replays", mqtt.max_replays, 0, 1_000_000)
-    between("mqtt.max_sessions", mqtt.max_sessions, 0, 1 << 40)
-    between("mqtt.max_uncommitted", mqtt.max_uncommitted, 1, 1 << 30)
-    between("store.interval_ms", config.store.interval_ms, 1, 60_000)
-    between("store.segment_size", config.store.segment_size, 4096, 1 << 30)
-    if config.store.segment_size % 4096:
-        raise ConfigError(f"store.segment_size must be a multiple of 4096, not {config.store.segment_size}")
-    between("store.retention_age_s", config.store.retention_age_s, 0, 1 << 40)
-    for parent, age_s in config.store.retention_parents.items():
-        between(f"store.retention_parents.{parent}", age_s, 0, 1 << 40)
+            raise ConfigError(f"mqtt.{name} must be a text of at most 1024 bytes without U+0000")
+
+
+def _check_store(config: Config) -> None:
+    store, max_packet = config.store, config.mqtt.max_packet_size
+    if store.segment_size % 4096:
+        raise ConfigError(f"store.segment_size must be a multiple of 4096, not {store.segment_size}")
+    for parent, age_s in store.retention_parents.items():
+        if not 0 <= age_s <= 1 << 40:
+            raise ConfigError(f"store.retention_parents.{parent} must be between 0 and {1 << 40}, not {age_s}")
         if any(mark in parent for mark in "/+#\0"):
             raise ConfigError(f"store.retention_parents must name first levels of topics, not {parent!r}")
-    between("store.retention_bytes", config.store.retention_bytes, 0, 1 << 60)
-    between("store.transaction_check_s", config.store.transaction_check_s, 1, 86_400)
-    between("store.transaction_checks", config.store.transaction_checks, 0, 10_000)
-    between("store.lease_ms", config.store.lease_ms, 100, 3_600_000)
-    between("store.max_deliveries", config.store.max_deliveries, 1, 250)
-    between("the number of store.retry_delays_s", len(config.store.retry_delays_s), 1, 250)
-    for delay_s in config.store.retry_delays_s:
-        between("store.retry_delays_s", delay_s, 0, 86_400)
-    between("store.max_groups", config.store.max_groups, 1, 1 << 24)
-    between("store.max_held", config.store.max_held, 1, 1 << 40)
-    between("store.partitions", config.store.partitions, 1, 1024)
-    if config.store.policy not in ("fsync", "interval"):
-        raise ConfigError(f'store.policy is "fsync" or "interval", not {config.store.policy!r}')
-    if mqtt.max_packet_size + _RECORD_OVERHEAD > config.store.segment_size:
+    if not 1 <= len(store.retry_delays_s) <= 250:
+        raise ConfigError("the number of store.retry_delays_s must be between 1 and 250")
+    if not 0 <= min(store.retry_delays_s) <= max(store.retry_delays_s) <= 86_400:
+        raise ConfigError(f"store.retry_delays_s must be between 0 and 86400, not {store.retry_delays_s}")
+    if max_packet + _RECORD_OVERHEAD > store.segment_size:
         raise ConfigError(
-            f"mqtt.max_packet_size is {mqtt.max_packet_size}, but a packet's record must fit into a segment:"
-            f" store.segment_size must be at least {mqtt.max_packet_size + _RECORD_OVERHEAD}"
+            f"mqtt.max_packet_size is {max_packet}, but a packet's record must fit into a segment:"
+            f" store.segment_size must be at least {max_packet + _RECORD_OVERHEAD}"
         )
-    _check_split(config.split)
-    _check_node(config)
 
 
-def _check_node(config: Config) -> None:
-    if config.log_level not in ("debug", "info", "warning", "error"):
-        raise ConfigError(f"log_level is debug, info, warning or error, not {config.log_level!r}")
+def _check_host(host: str) -> None:
     try:
-        ip_address(config.host)
+        ip_address(host)
     except ValueError:
-        if not config.host or _NOT_IN_HOSTS.intersection(config.host):
+        if not host or _NOT_IN_HOSTS.intersection(host):
             raise ConfigError(
-                f"host is a name or an address, without a port and without brackets, not {config.host!r}"
+                f"host is a name or an address, without a port and without brackets, not {host!r}"
             ) from None
 
 
-def _check_split(split: SplitConfig) -> None:
-    if wrong := check_split(split):
-        raise ConfigError(f"split.{wrong}")
-
-
-def _check_services(config: Config) -> None:
-    grpc = config.grpc
-    for name, auth, ways in (
-        ("grpc", grpc.auth, ("anonymous", "password", "certificate", "signature")),
-        ("http", config.http.auth, ("anonymous", "password")),
-    ):
-        if not auth or any(way not in ways for way in auth):
-            raise ConfigError(f"{name}.auth is a list of {', '.join(ways)}, not {auth!r}")
-    if grpc.acl_default not in ("", "allow", "deny"):
-        raise ConfigError(f'grpc.acl_default is "allow" or "deny", not {grpc.acl_default!r}')
+def _check_grpc(grpc: GrpcConfig) -> None:
     if bool(grpc.certificate) != bool(grpc.key):
         raise ConfigError("grpc.certificate and grpc.key need each other")
     if grpc.client_ca and not grpc.certificate:
@@ -414,19 +379,10 @@ def _check_services(config: Config) -> None:
         raise ConfigError("grpc.auth with certificates needs grpc.client_ca")
     if ("signature" in grpc.auth) != bool(grpc.access_keys):
         raise ConfigError('grpc.auth with "signature" and grpc.access_keys need each other')
-    for name in ("max_streams", "max_idle", "max_calls", "max_connections"):
-        value = getattr(grpc, name)
-        if not 1 <= value <= 1_000_000:
-            raise ConfigError(f"grpc.{name} must be between 1 and 1000000, not {value}")
 
 
 def _check_listeners(mqtt: MqttConfig) -> None:
-    wrong = check_auth(mqtt.auth, mqtt.acl_default)
-    if wrong or not mqtt.auth:
-        raise ConfigError(f"mqtt.{wrong or 'auth must not be empty'}")
-    wrong = check_client_ids(mqtt.client_ids, mqtt.auth) if mqtt.client_ids else 'client_ids is "any" or "user"'
-    if wrong:
-        raise ConfigError(f"mqtt.{wrong}")
+    _require("mqtt.", check_client_ids(mqtt.client_ids, mqtt.auth))
     names = {"mqtt", "ws", "grpc", "http"}
     for number, listener in enumerate(mqtt.listeners):
         wrong = check(listener) or check_client_ids(
@@ -434,8 +390,7 @@ def _check_listeners(mqtt: MqttConfig) -> None:
             listener.auth or mqtt.auth,
             listener.client_certificate == "none" or bool(listener.user_name_from or listener.client_id_from),
         )
-        if wrong:
-            raise ConfigError(f"mqtt.listeners[{number}].{wrong}")
+        _require(f"mqtt.listeners[{number}].", wrong)
         if listener.name in names:
             raise ConfigError(f"mqtt.listeners[{number}].name {listener.name!r} is used twice")
         if listener.max_packet_size and not 1024 <= listener.max_packet_size <= mqtt.max_packet_size:

@@ -5,8 +5,9 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
+from gateway.config.limits import any_of, bounded, check_table, one_of
+
 PLAIN: Final = ("mqtt", "ws")
-PROTOCOLS: Final = (*PLAIN, "mqtts", "wss")
 WAYS: Final = ("anonymous", "password", "scram", "certificate")
 
 
@@ -25,21 +26,22 @@ class ListenerConfig:
 
     address: str = ""  # "host:port", "[IPv6]:port" or "unix:/path"; port 0: a free one
     name: str = ""  # for the ready line, logs and metrics
-    protocol: str = "mqtt"  # "mqtt", "mqtts" (TLS), "ws" (WebSocket), "wss"
+    protocol: str = one_of("mqtt", "mqtts", "ws", "wss")  # "mqtt", "mqtts" (TLS), "ws" (WebSocket), "wss"
     mode: str = "600"  # permissions of a Unix socket, octal
-    auth: list[str] = field(default_factory=list)  # as `mqtt.auth`, which applies if this is empty
-    acl_default: str = ""  # as `mqtt.acl_default`
-    client_ids: str = ""  # as `mqtt.client_ids`
-    max_connections: int = 0  # of this listener
+    auth: list[str] = any_of([], *WAYS)  # as `mqtt.auth`, which applies if this is empty
+    acl_default: str = one_of("", "allow", "deny")  # as `mqtt.acl_default`
+    client_ids: str = one_of("", "any", "user")  # as `mqtt.client_ids`
+    max_connections: int = bounded(0, 0, 10_000_000)  # of this listener
     max_packet_size: int = 0  # bytes
-    connect_rate: int = 0  # connections per second
-    publish_rate: int = 0  # messages per second and connection
-    connect_timeout: int = 0  # seconds for the PROXY header, TLS and CONNECT
+    connect_rate: int = bounded(0, 0, 1_000_000)  # connections per second
+    publish_rate: int = bounded(0, 0, 10_000_000)  # messages per second and connection
+    connect_timeout: int = bounded(0, 0, 3600)  # seconds for the PROXY header, TLS and CONNECT
     certificates: list[CertificateConfig] = field(default_factory=list)  # the first one is also for all other names
-    client_certificate: str = "none"  # "none", "optional", "required"
+    client_certificate: str = one_of("none", "optional", "required")
     client_ca: Path | None = None  # PEM: trusted authorities of client certificates
-    client_id_from: str = ""  # take the client id from the certificate: "cn" or (first) "san"; "": from CONNECT
-    user_name_from: str = ""  # take the user name from the certificate, likewise
+    # Take the client id from the certificate: "cn" or (first) "san"; "": from CONNECT.
+    client_id_from: str = one_of("", "cn", "san")
+    user_name_from: str = one_of("", "cn", "san")  # take the user name from the certificate, likewise
     proxy_protocol: bool = False  # connections begin with a PROXY header (version 1 or 2)
     trusted_proxies: list[str] = field(default_factory=list)  # addresses and networks of proxies
 
@@ -56,8 +58,8 @@ def check(listener: ListenerConfig) -> str:
     """Return what is wrong with a listener, starting with the name of the setting, or ""."""
     if not listener.name.isascii() or not listener.name.replace("-", "").replace("_", "").isalnum():
         return f"name must be of letters, digits, - and _, not {listener.name!r}"
-    if listener.protocol not in PROTOCOLS:
-        return f"protocol is one of {', '.join(PROTOCOLS)}, not {listener.protocol!r}"
+    if wrong := check_table(listener):
+        return wrong
     try:
         parse_address(listener.address)
         mode = int(listener.mode, 8)
@@ -65,31 +67,11 @@ def check(listener: ListenerConfig) -> str:
         return f"address and mode: {error}"
     if not 0 <= mode <= 0o777:
         return f"mode is octal, 0 to 777, not {listener.mode!r}"
-    for name, low, high in (
-        ("max_connections", 0, 10_000_000),
-        ("connect_rate", 0, 1_000_000),
-        ("publish_rate", 0, 10_000_000),
-        ("connect_timeout", 0, 3600),
-    ):
-        if not low <= getattr(listener, name) <= high:
-            return f"{name} must be between {low} and {high}"
-    return check_auth(listener.auth, listener.acl_default) or _check_tls(listener) or _check_proxies(listener)
-
-
-def check_auth(auth: list[str], acl_default: str) -> str:
-    """Return what is wrong with these settings, or ""."""
-    for way in auth:
-        if way not in WAYS:
-            return f"auth may contain {', '.join(WAYS)}, not {way!r}"
-    if acl_default not in ("", "allow", "deny"):
-        return f'acl_default is "allow" or "deny", not {acl_default!r}'
-    return ""
+    return _check_tls(listener) or _check_proxies(listener)
 
 
 def check_client_ids(client_ids: str, auth: list[str], are_named: bool = True) -> str:
     """Return what is wrong with these settings, or "". are_named: certificates name their clients."""
-    if client_ids not in ("any", "user"):
-        return f'client_ids is "any" or "user", not {client_ids!r}'
     if client_ids == "user" and "anonymous" in auth:
         return 'client_ids = "user" needs a user for each client: auth cannot contain "anonymous"'
     if client_ids == "user" and "certificate" in auth and not are_named:
@@ -105,13 +87,9 @@ def _check_tls(listener: ListenerConfig) -> str:
             return "certificates must each have a file and a key"
         if number and not certificate.names:
             return "certificates after the first need names"
-    if listener.client_certificate not in ("none", "optional", "required"):
-        return 'client_certificate is "none", "optional" or "required"'
     if (listener.client_certificate != "none") != (listener.client_ca is not None):
         return "client_certificate and client_ca need each other"
     for name in ("client_id_from", "user_name_from"):
-        if getattr(listener, name) not in ("", "cn", "san"):
-            return f'{name} is "cn" or "san"'
         if getattr(listener, name) and listener.client_certificate == "none":
             return f"{name} needs client_certificate"
     if "certificate" in listener.auth and listener.client_certificate == "none":

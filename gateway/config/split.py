@@ -4,24 +4,27 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
+from gateway.config.limits import bounded, check_table, one_of
 from gateway.config.listeners import parse_address
 
-MAX_GATEWAYS: Final = 64  # that one process supervises
+_MAX_GATEWAYS: Final = 64  # that one process supervises
 
 
 @dataclass(slots=True)
 class SplitConfig:
     """A store and its gateways in separate processes."""
 
-    role: str = "both"  # "both": everything in this process; "store", "gateway": only that side
+    # "both": everything in this process; "store", "gateway": only that side.
+    role: str = one_of("both", "store", "gateway")
     listen: str = ""  # of a store: where it listens for gateways, "host:port" or "unix:/path"
     store: str = ""  # of a gateway: where its store listens
     place: str = ""  # of a gateway: its name. A new gateway of the same name replaces it. "": a unique name
-    gateways: int = 0  # gateway processes to start and supervise, and one for the store; 0: none
+    # Gateway processes to start and supervise, and one for the store; 0: none.
+    gateways: int = bounded(0, 0, _MAX_GATEWAYS)
     share_ports: bool = False  # gateways on one machine listen on the same ports
-    grace_s: int = 30  # for a gateway to reconnect to its store
+    grace_s: int = bounded(30, 1, 3600)  # for a gateway to reconnect to its store
     # Commits that a gateway is notified of. "routed": those that its clients want; "broadcast": all.
-    notify: str = "routed"
+    notify: str = one_of("routed", "broadcast")
     # Mutual TLS between a store and a gateway over TCP: three PEM files, or none.
     certificate: str = ""  # with its chain
     key: str = ""  # without a password
@@ -30,12 +33,8 @@ class SplitConfig:
 
 def check(split: SplitConfig) -> str:
     """Return what is wrong, starting with the name of the setting, or ""."""
-    if split.role not in ("both", "store", "gateway"):
-        return f'role is "both", "store" or "gateway", not {split.role!r}'
-    if not 0 <= split.gateways <= MAX_GATEWAYS:
-        return f"gateways must be between 0 and {MAX_GATEWAYS}, not {split.gateways}"
-    if not 1 <= split.grace_s <= 3600:
-        return f"grace_s must be between 1 and 3600, not {split.grace_s}"
+    if wrong := check_table(split):
+        return wrong
     if split.gateways and split.role != "both":
         return f"gateways starts all processes: it cannot be combined with split.role {split.role!r}"
     if (split.role == "store") != bool(split.listen):
@@ -44,8 +43,6 @@ def check(split: SplitConfig) -> str:
         return "store is needed by role gateway, and by no other role"
     if "/" in split.place or "\0" in split.place or len(split.place.encode()) > 64:
         return "place is a name of at most 64 bytes without / and U+0000"
-    if split.notify not in ("routed", "broadcast"):
-        return f'notify is "routed" or "broadcast", not {split.notify!r}'
     return _check_link(split)
 
 

@@ -129,7 +129,7 @@ TLS = "{ file = 'a', key = 'b' }"
         ("address = '1883'", r"mqtt.listeners\[0\].address"),
         ("address = 'h:1'\nname = 'a b'", "name must be"),
         ("address = 'h:1'\nname = 'mqtt'", "is used twice"),
-        ("address = 'h:1'\nprotocol = 'tls'", "protocol is one of"),
+        ("address = 'h:1'\nprotocol = 'tls'", 'protocol is "mqtt", "mqtts", "ws" or "wss"'),
         ("address = 'h:1'\nprotocol = 'mqtts'", "certificates are needed"),
         (f"address = 'h:1'\ncertificates = [{TLS}]", "certificates are needed"),
         ("address = 'h:1'\nprotocol = 'wss'\ncertificates = [{ file = 'a' }]", "a file and a key"),
