@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from heapq import nsmallest
 from typing import Any, Final, Protocol
 
-from gateway.admin.users_and_rules import WrongRequest
+from gateway.admin.queries import Queries, WrongRequest
 from gateway.connection.connection import Connection
 from gateway.session.drop_counters import DropCounters, OfflineDropCounters
 from gateway.session.queue_cursor import QueueCursor
@@ -44,28 +44,16 @@ class SessionDirectory(Protocol):
     async def remove(self, client_id: bytes) -> bool: ...
 
 
-class SessionQueries:
+class SessionQueries(Queries):
     """Lists, shows, disconnects and removes sessions."""
 
     def __init__(self, store: Store, sessions: SessionDirectory) -> None:
         self._store = store
         self._sessions = sessions
-        self._questions: dict[str, Callable[[Row], Awaitable[Row]]] = {
-            "list": self._list,
-            "show": self._show,
-            "kick": self._kick,
-            "remove": self._remove,
-        }
 
-    async def answer(self, question: str, body: object) -> Row:
-        """Raises WrongRequest and StoreError."""
-        asked = self._questions.get(question)
-        if asked is None or not isinstance(body, dict):
-            raise WrongRequest(f"there is no query {question!r}")
-        try:
-            return await asked(body)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise WrongRequest(f"{question}: {error} is missing, or has a wrong type") from error
+    @property
+    def queries(self) -> Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
+        return {"list": self._list, "show": self._show, "kick": self._kick, "remove": self._remove}
 
     async def _list(self, body: Row) -> Row:
         """`{"after", "limit", "connected"}` → `{"sessions", "after"}`, sorted by client id."""
@@ -172,10 +160,5 @@ def _of_connection(connection: Connection) -> Row:
 
 def _dropped(drops: DropCounters | None) -> Row:
     """Dropped messages by reason, since the node started."""
-    return {
-        "expired": drops.expired if drops is not None else 0,
-        "reclaimed": drops.reclaimed if drops is not None else 0,
-        "oversized": drops.oversized if drops is not None else 0,
-        "qos0_congested": drops.qos0_congested if drops is not None else 0,
-        "qos0_repeated": drops.qos0_repeated if drops is not None else 0,
-    }
+    reasons = ("expired", "reclaimed", "oversized", "qos0_congested", "qos0_repeated")
+    return {reason: getattr(drops, reason) if drops is not None else 0 for reason in reasons}

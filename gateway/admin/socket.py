@@ -13,8 +13,9 @@ from typing import Final
 
 from aiohttp import web
 
+from gateway.admin.queries import Queries, WrongRequest
 from gateway.admin.sessions import SessionDirectory, SessionQueries
-from gateway.admin.users_and_rules import Administration, WrongRequest
+from gateway.admin.users_and_rules import Administration
 from gateway.net.bounded_http import BoundedHttp
 from store.data_folder import SOCKET
 from store.engine import Engine
@@ -33,7 +34,7 @@ class AdminFront:
 
     def __init__(self, engine: Engine, sessions: SessionDirectory, data_dir: Path) -> None:
         self._engine = engine
-        self._queries = SessionQueries(engine, sessions)
+        self._session_queries = SessionQueries(engine, sessions)
         self._administration = Administration(engine, sessions.remove)
         self._data_dir = data_dir
         self._server: BoundedHttp | None = None
@@ -75,17 +76,17 @@ class AdminFront:
         return await _answer(self._administration, request)
 
     async def _sessions(self, request: web.Request) -> web.Response:
-        return await _answer(self._queries, request)
+        return await _answer(self._session_queries, request)
 
 
-async def _answer(queries: SessionQueries | Administration, request: web.Request) -> web.Response:
+async def _answer(queries: Queries, request: web.Request) -> web.Response:
     try:
-        answer = await queries.answer(request.match_info["question"], await request.json())
+        found = await queries.answer(request.match_info["question"], await request.json())
     except (WrongRequest, ValueError) as error:
         return _refusal(400, str(error))
     except StoreError as error:
         return _refusal(503, str(error))
-    return web.json_response(answer)
+    return web.json_response(found)
 
 
 def _bind(data_dir: Path) -> socket.socket:

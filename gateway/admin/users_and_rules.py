@@ -6,10 +6,11 @@ from the data folder.
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from gateway.admin.acl_check import UnusableName, published_topic, subscribed_filter
+from gateway.admin.queries import Queries, WrongRequest
 from gateway.auth.permissions import CLIENT_ID, USER_NAME, RuleBook
 from gateway.auth.scram import MAX_ITERATIONS, MIN_ITERATIONS
 from gateway.broker.append import append
@@ -24,11 +25,7 @@ _KEY_SIZE: Final = 32  # bytes
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "both": (True, True)}
 
 
-class WrongRequest(Exception):
-    """The request is invalid. The message is for the user."""
-
-
-class Administration:
+class Administration(Queries):
     """Changes and lists users and rules."""
 
     def __init__(self, store: Store, end_session: Callable[[bytes], Awaitable[object]] | None = None) -> None:
@@ -36,7 +33,10 @@ class Administration:
         self._store = store
         self._end_session = end_session or self._end_stored
         self._changing = asyncio.Lock()  # no user comes or goes between a check and its record
-        self._questions: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+
+    @property
+    def queries(self) -> Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
+        return {
             "user-add": self._add,
             "user-passwd": self._change,
             "user-remove": self._remove,
@@ -45,18 +45,6 @@ class Administration:
             "acl-list": self._rules,
             "acl-check": self._check,
         }
-
-    async def answer(self, question: str, body: object) -> dict[str, Any]:
-        """Raises WrongRequest, and StoreError when nothing can be stored."""
-        asked = self._questions.get(question)
-        if asked is None or not isinstance(body, dict):
-            raise WrongRequest(f"there is no query {question!r}")
-        try:
-            return await asked(body)
-        except (KeyError, TypeError) as error:
-            raise WrongRequest(f"{question}: {error!r} is missing, or has a wrong type") from error
-        except ValueError as error:
-            raise WrongRequest(str(error)) from error
 
     # --- users
 

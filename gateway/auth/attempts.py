@@ -1,12 +1,13 @@
 """Limits on guessing passwords: failed logins by source address, and delays by user name. The time is an argument."""
 
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Final
+from typing import Final, TypeVar
 
 from gateway.net.token_bucket import TokenBucket
 
-_MAX_SOURCES: Final = 16_384  # remembered; the oldest is forgotten first
-_MAX_NAMES: Final = 16_384  # user names remembered
+_Key = TypeVar("_Key")
+
+_MAX_BUCKETS: Final = 16_384  # sources or user names that are remembered; the oldest is forgotten first
 _MINUTE: Final = 60.0
 _SLOWER: Final = 10  # failures of a name before it is delayed, as a multiple of the limit of a source
 _LONGEST: Final = 3.0  # seconds of delay; clients wait longer for CONNACK
@@ -29,15 +30,8 @@ class FailedLogins:
 
     def count(self, source: str, now: float) -> None:
         """Count a wrong password."""
-        if not self._limit:
-            return
-        bucket = self._sources.get(source)
-        if bucket is None:
-            if len(self._sources) >= _MAX_SOURCES:
-                del self._sources[next(iter(self._sources))]
-            bucket = TokenBucket(self._limit / _MINUTE, self._limit, now)
-            self._sources[source] = bucket
-        bucket.try_spend(now)
+        if self._limit:
+            _bucket(self._sources, source, self._limit, now).try_spend(now)
 
 
 class LoginDelays:
@@ -57,15 +51,20 @@ class LoginDelays:
 
     def count(self, name: bytes, now: float) -> None:
         """Count a wrong password. The delay grows with each."""
-        if not self._limit:
-            return
-        bucket = self._names.get(name)
-        if bucket is None:
-            if len(self._names) >= _MAX_NAMES:
-                del self._names[next(iter(self._names))]
-            bucket = self._names[name] = TokenBucket(_SLOWER * self._limit / _MINUTE, _SLOWER * self._limit, now)
-        if bucket.spend(0, now) < _LONGEST:
-            bucket.spend(1, now)
+        if self._limit:
+            bucket = _bucket(self._names, name, _SLOWER * self._limit, now)
+            if bucket.spend(0, now) < _LONGEST:
+                bucket.spend(1, now)
+
+
+def _bucket(buckets: dict[_Key, TokenBucket], key: _Key, limit: int, now: float) -> TokenBucket:
+    """The bucket of a key. A new one may replace the oldest one."""
+    bucket = buckets.get(key)
+    if bucket is None:
+        if len(buckets) >= _MAX_BUCKETS:
+            del buckets[next(iter(buckets))]
+        bucket = buckets[key] = TokenBucket(limit / _MINUTE, limit, now)
+    return bucket
 
 
 def source_of(peer: str) -> str:

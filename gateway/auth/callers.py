@@ -31,8 +31,6 @@ from store.errors import StoreError
 log = logging.getLogger(__name__)
 
 _MAX_KNOWN: Final = 16_384  # callers in the cache; the oldest is dropped first
-_BASIC: Final = "basic "
-_NOT_BASIC: Final = "authorization must be Basic, with user name and password"
 _FORGED: Final = "wrong access key or signature"
 _CHECK_S: Final = 2.0  # seconds between checks of the file of access keys
 
@@ -110,9 +108,8 @@ class Callers:
         elif "anonymous" in self._auth:
             about = b"a"
         else:
-            raise ClientRefused(
-                ReasonCode.NOT_AUTHORIZED, f"authentication is required: {' or '.join(sorted(self._auth))}"
-            )
+            text = f"authentication is required: {' or '.join(sorted(self._auth))}"
+            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, text)
         digest = hashlib.blake2b(about, key=self._key, digest_size=32).digest()
         caller = self._known.get(digest)
         if caller is None:
@@ -192,16 +189,12 @@ class Callers:
 
 def _parse_basic(authorization: str) -> tuple[bytes, bytes]:
     """Parse user name and password (RFC 7617). Raises ClientRefused."""
-    if authorization[: len(_BASIC)].lower() != _BASIC:
-        raise ClientRefused(
-            ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization must be Basic, with user name and password"
-        )
+    scheme, _, encoded = authorization.partition(" ")
     try:
-        name, colon, password = b64decode(authorization[len(_BASIC) :], validate=True).partition(b":")
+        name, colon, password = b64decode(encoded, validate=True).partition(b":")
     except (binascii.Error, ValueError):
         colon = b""
-    if not colon:
-        raise ClientRefused(
-            ReasonCode.BAD_AUTHENTICATION_METHOD, "authorization must be Basic, with user name and password"
-        )
+    if scheme.lower() != "basic" or not colon:
+        text = "authorization must be Basic, with user name and password"
+        raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, text)
     return name, password

@@ -40,6 +40,10 @@ _GAUGES: Final = (
     ("sluice_mqtt_shared_groups", "Shared subscriptions with members connected", "shared_groups"),
     ("sluice_mqtt_shared_members", "Members connected", "shared_members"),
 )
+_LINK_COUNTERS: Final = (
+    ("sluice_gateway_reconnects", "Streams to the store that broke", "store_reconnects"),
+    ("sluice_gateway_gaps", "Times that the gateway missed commits", "store_gaps"),
+)
 _DROPPED: Final = (
     ("qos0_congested", "dropped_qos0"),
     ("oversized", "dropped_oversized"),
@@ -72,7 +76,6 @@ class NodeCollector:
 
     def collect(self) -> Iterable[Metric]:
         yield from self._device_metrics()
-        yield from self._link_metrics()
         yield from self._listener_metrics()
         failed = CounterMetricFamily("sluice_service_logins_failed", "Wrong user names and passwords", labels=["front"])
         for front, count in self._service_logins_failed.items():
@@ -83,42 +86,26 @@ class NodeCollector:
             yield GaugeMetricFamily("sluice_service_calls", "Calls of cloud services under way", value=calls)
         yield from self._store_metrics()
 
-    def _link_metrics(self) -> Iterable[Metric]:
-        """Metrics of gateways that are separate processes."""
-        sources = {name: each for name, each in self._sources().items() if "store_reconnects" in each}
-        if not sources:
-            return
-        labels = [] if "" in sources else ["gateway"]
-        broken = CounterMetricFamily("sluice_gateway_reconnects", "Streams to the store that broke", labels=labels)
-        gaps = CounterMetricFamily("sluice_gateway_gaps", "Times that the gateway missed commits", labels=labels)
-        pending = GaugeMetricFamily("sluice_gateway_pending_bytes", "Bytes the store has not answered", labels=labels)
-        for gateway, figures in sources.items():
-            own = [gateway] if labels else []
-            broken.add_metric(own, figures["store_reconnects"])
-            gaps.add_metric(own, figures.get("store_gaps", 0))
-            pending.add_metric(own, figures.get("store_pending_bytes", 0))
-        yield from (broken, gaps, pending)
-
     def _device_metrics(self) -> Iterable[Metric]:
         sources = self._sources()
+        for counter in _COUNTERS:
+            yield _by_gateway(CounterMetricFamily, *counter, sources)
+        for gauge in _GAUGES:
+            yield _by_gateway(GaugeMetricFamily, *gauge, sources)
         labels = [] if "" in sources else ["gateway"]
-        for name, text, key in _COUNTERS:
-            total = CounterMetricFamily(name, text, labels=labels)
-            for gateway, figures in sources.items():
-                total.add_metric([gateway] if labels else [], figures.get(key, 0))
-            yield total
-        dropped = CounterMetricFamily(
-            "sluice_mqtt_messages_dropped", "Messages not delivered", labels=[*labels, "reason"]
-        )
+        text = "Messages not delivered"
+        dropped = CounterMetricFamily("sluice_mqtt_messages_dropped", text, labels=[*labels, "reason"])
         for gateway, figures in sources.items():
             for reason, key in _DROPPED:
                 dropped.add_metric([gateway, reason] if labels else [reason], figures.get(key, 0))
         yield dropped
-        for name, text, key in _GAUGES:
-            now = GaugeMetricFamily(name, text, labels=labels)
-            for gateway, figures in sources.items():
-                now.add_metric([gateway] if labels else [], figures.get(key, 0))
-            yield now
+        linked = {name: each for name, each in sources.items() if "store_reconnects" in each}
+        if linked:  # gateways that are processes of their own
+            for counter in _LINK_COUNTERS:
+                yield _by_gateway(CounterMetricFamily, *counter, linked)
+            text = "Bytes the store has not answered"
+            name = "sluice_gateway_pending_bytes"
+            yield _by_gateway(GaugeMetricFamily, name, text, "store_pending_bytes", linked)
 
     def _listener_metrics(self) -> Iterable[Metric]:
         accepted = CounterMetricFamily("sluice_mqtt_listener_accepted", "Connections accepted", labels=["listener"])
@@ -160,3 +147,14 @@ class NodeCollector:
             ("sluice_store_damage_met", "Other places where reads met damage since the start", stats.damage_met),
         ):
             yield GaugeMetricFamily(name, text, value=value)
+
+
+def _by_gateway(
+    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, key: str, sources: Mapping[str, Figures]
+) -> Metric:
+    """A metric of the gateways, labelled by name unless there is only this node."""
+    labels = [] if "" in sources else ["gateway"]
+    family = kind(name, text, labels=labels)
+    for gateway, figures in sources.items():
+        family.add_metric([gateway] if labels else [], figures.get(key, 0))
+    return family

@@ -50,6 +50,10 @@ class TelemetryClient:
             return False
         return True
 
+    def remember_topic(self, parent: bytes) -> None:
+        if len(self.topics) < _MAX_TOPICS:
+            self.topics.add(parent)
+
     def may_check(self, topic: bytes) -> bool:
         """Whether the client may be asked about transactions of a topic."""
         return self.caller is None or (not self.caller.is_revoked and self.caller.may_publish(topic))
@@ -58,9 +62,9 @@ class TelemetryClient:
 class TelemetryClients:
     """All clients of a node. A new stream of a client replaces the older one."""
 
-    def __init__(self, store: Store, retries: "Retries", max_body: int, fifo_groups: frozenset[bytes]) -> None:
+    def __init__(self, store: Store, config: StoreConfig, max_body: int, fifo_groups: frozenset[bytes]) -> None:
         self._store = store
-        self._retries = retries
+        self._redelivery_policy = _redelivery_policy(config)
         self._max_body = max_body
         self._fifo_groups = fifo_groups
         self._clients: dict[str, dict[bytes, TelemetryClient]] = {}  # by client id and user
@@ -99,8 +103,8 @@ class TelemetryClients:
     def remember_topic(self, client_key: ClientKey, parent: bytes) -> None:
         """Remember that a client publishes to a parent topic, for transaction checks."""
         client = self._find(client_key)
-        if client is not None and len(client.topics) < _MAX_TOPICS:
-            client.topics.add(parent)
+        if client is not None:
+            client.remember_topic(parent)
 
     def stop(self) -> None:
         for client in list(self._all()):
@@ -113,9 +117,7 @@ class TelemetryClients:
         settings.metric.on = False
         if reported.WhichOneof("pub_sub") == "publishing":
             for topic in reported.publishing.topics:
-                parent = parent_of_topic(topic)
-                if len(client.topics) < _MAX_TOPICS:
-                    client.topics.add(parent)
+                client.remember_topic(parent_of_topic(topic))
             settings.publishing.max_body_size = self._max_body
             settings.publishing.validate_message_type = True
             settings.backoff_policy.CopyFrom(_send_retry_policy())
@@ -123,7 +125,7 @@ class TelemetryClients:
             settings.subscription.fifo = group_name(reported.subscription.group) in self._fifo_groups
             settings.subscription.receive_batch_size = _BATCH
             settings.subscription.long_polling_timeout.FromSeconds(_POLL_S)
-            settings.backoff_policy.CopyFrom(self._retries.policy())
+            settings.backoff_policy.CopyFrom(self._redelivery_policy)
         else:
             raise RocketError(
                 pb.UNRECOGNIZED_CLIENT_TYPE, "the client type must be a producer or a push, simple or pull consumer"
@@ -164,17 +166,12 @@ class TelemetryClients:
         return pb.TelemetryCommand(status=OK, recover_orphaned_transaction_command=command)
 
 
-class Retries:
+def _redelivery_policy(config: StoreConfig) -> pb.RetryPolicy:
     """How often and when the store delivers a message again after its consumer failed."""
-
-    def __init__(self, config: StoreConfig) -> None:
-        self._config = config
-
-    def policy(self) -> pb.RetryPolicy:
-        policy = pb.RetryPolicy(max_attempts=self._config.max_deliveries)
-        for delay in self._config.retry_delays_s:
-            policy.customized_backoff.next.add().FromMilliseconds(int(delay * 1000))
-        return policy
+    policy = pb.RetryPolicy(max_attempts=config.max_deliveries)
+    for delay in config.retry_delays_s:
+        policy.customized_backoff.next.add().FromMilliseconds(int(delay * 1000))
+    return policy
 
 
 def _send_retry_policy() -> pb.RetryPolicy:

@@ -74,10 +74,7 @@ class Outgoing:
         user = dict(message.user_properties)
         topic = user.pop(MQTT_TOPIC, "").encode() or parent
         if not is_valid_topic(topic) or parent_of(topic) != parent:
-            raise RocketError(
-                pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"{MQTT_TOPIC} {topic[:100]!r} is not an MQTT topic below {parent.decode()!r}",
-            )
+            raise _bad_property(f"{MQTT_TOPIC} {topic[:100]!r} is not an MQTT topic below {parent.decode()!r}")
         self.topic = topic
         flags = _flags(user)
         if self.due_ms is not None:
@@ -89,7 +86,7 @@ class Outgoing:
             body = _body(message, limits.max_message_bytes)
             self.frame = record.frame(int(Kind.MESSAGE), flags, 0, topic, client_id.encode(), block, body, self.due_ms)
         except ValueError as error:
-            raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, str(error)) from error
+            raise _bad_property(str(error)) from error
 
 
 class StoredMessage:
@@ -118,12 +115,9 @@ class StoredMessage:
         born = user.get(BORN, "")
         system.born_timestamp.FromMilliseconds(int(born) if born.isdecimal() and len(born) < 15 else self.store_time)
         system.store_timestamp.FromMilliseconds(self.store_time)
-        if TAG in user:
-            system.tag = user[TAG]
-        if ORDERING_KEY in user:
-            system.message_group = user[ORDERING_KEY]
-        if TRACE in user:
-            system.trace_context = user[TRACE]
+        for name, field in ((TAG, "tag"), (ORDERING_KEY, "message_group"), (TRACE, "trace_context")):
+            if name in user:
+                setattr(system, field, user[name])
         properties = {name: value for name, value in user.items() if name not in _RESERVED}
         properties.update(self._mqtt_fields(found))
         return pb.Message(topic=topic, user_properties=properties, system_properties=system, body=self.body)
@@ -161,6 +155,10 @@ class StoredMessage:
         return fields
 
 
+def _bad_property(text: str) -> RocketError:
+    return RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
+
+
 def _mqtt_properties(user: dict[str, str], system: pb.SystemProperties) -> MessageProperties:
     """The MQTT 5 properties of a message. Raises `RocketError` and ValueError."""
     user.pop(MQTT_CLIENT, None)  # a forwarded message has a new publisher
@@ -172,21 +170,17 @@ def _mqtt_properties(user: dict[str, str], system: pb.SystemProperties) -> Messa
     if response is not None:
         properties.response_topic = response.encode()
         if not is_valid_topic(properties.response_topic):
-            raise RocketError(
-                pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RESPONSE_TOPIC} {response[:100]!r} is not an MQTT topic"
-            )
+            raise _bad_property(f"{MQTT_RESPONSE_TOPIC} {response[:100]!r} is not an MQTT topic")
     correlation = user.pop(MQTT_CORRELATION, None)
     if correlation is not None:
         try:
             properties.correlation_data = base64.b64decode(correlation, validate=True)
         except binascii.Error as error:
-            raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_CORRELATION} is not base64: {error}") from error
+            raise _bad_property(f"{MQTT_CORRELATION} is not base64: {error}") from error
     reserved = _RESERVED.intersection(user)
     if reserved:
         names = ", ".join(sorted(reserved))
-        raise RocketError(
-            pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"use RocketMQ's system properties instead of the user properties {names}"
-        )
+        raise _bad_property(f"use RocketMQ's system properties instead of the user properties {names}")
     pairs = properties.user
     pairs.extend(user.items())
     pairs += ((MESSAGE_ID, system.message_id), (KEY, system.message_id))  # as in RocketMQ, the id is a key as well
@@ -217,7 +211,7 @@ def _flags(user: dict[str, str]) -> int:
     qos = _number(user, MQTT_QOS, 2)
     retain = user.pop(MQTT_RETAIN, "false")
     if retain not in ("true", "false"):
-        raise RocketError(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{MQTT_RETAIN} is true or false, not {retain[:100]!r}")
+        raise _bad_property(f"{MQTT_RETAIN} is true or false, not {retain[:100]!r}")
     return (1 if qos is None else qos) | (FLAG_RETAIN if retain == "true" else 0)
 
 
@@ -226,9 +220,7 @@ def _number(user: dict[str, str], name: str, maximum: int) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or len(text) > 10 or int(text) > maximum:
-        raise RocketError(
-            pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"{name} is a number from 0 to {maximum}, not {text[:100]!r}"
-        )
+        raise _bad_property(f"{name} is a number from 0 to {maximum}, not {text[:100]!r}")
     return int(text)
 
 

@@ -102,13 +102,9 @@ class ReceiveCalls:
     def _invisible_ms(self, request: pb.ReceiveMessageRequest) -> int:
         if request.auto_renew or not request.HasField("invisible_duration"):
             return LEASE_MS
-        invisible_ms = request.invisible_duration.ToMilliseconds()
-        if not 0 < invisible_ms <= self._limits.max_invisible_ms:
-            raise RocketError(
-                pb.ILLEGAL_INVISIBLE_TIME,
-                f"the longest invisible duration is {self._limits.max_invisible_ms // 1000} s",
-            )
-        return int(invisible_ms)
+        invisible_ms = int(request.invisible_duration.ToMilliseconds())
+        check_invisible_ms(invisible_ms, 1, self._limits)
+        return invisible_ms
 
     def _wait_s(self, request: pb.ReceiveMessageRequest, left_s: float | None) -> float:
         wait_s = _DEFAULT_WAIT_S
@@ -118,6 +114,13 @@ class ReceiveCalls:
                 raise RocketError(pb.ILLEGAL_POLLING_TIME, "the long polling timeout must not be negative")
         wait_s = min(wait_s, self._limits.max_wait_ms / 1000)
         return wait_s if left_s is None else max(0.0, min(wait_s, left_s - _MARGIN_S))
+
+
+def check_invisible_ms(invisible_ms: int, minimum: int, limits: RpcLimits) -> None:
+    """Raise `RocketError` for an invisible duration that is too short or too long."""
+    if not minimum <= invisible_ms <= limits.max_invisible_ms:
+        text = f"the longest invisible duration is {limits.max_invisible_ms // 1000} s"
+        raise RocketError(pb.ILLEGAL_INVISIBLE_TIME, text)
 
 
 def _start(source: Source) -> Start:

@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 import grpc.aio
 
 from gateway.rocketmq.access import client_key_of
-from gateway.rocketmq.clients import Retries, TelemetryClient, TelemetryClients
+from gateway.rocketmq.clients import TelemetryClient, TelemetryClients
 from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -28,6 +28,22 @@ _TYPES: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Response = TypeVar("_Response")
+_Call = Callable[["RocketService", Any, _Context], Coroutine[Any, Any, _Response]]
+
+
+def _or_status(kind: Callable[..., _Response]) -> Callable[[_Call[_Response]], _Call[_Response]]:
+    """Have a call that raises an error answer with an empty reply of type `kind` and the status of the error."""
+
+    def decorate(call: _Call[_Response]) -> _Call[_Response]:
+        async def answer(self: "RocketService", request: Any, context: _Context) -> _Response:
+            try:
+                return await call(self, request, context)
+            except (RocketError, StoreError) as error:
+                return kind(status=status_of(error))
+
+        return answer
+
+    return decorate
 
 
 class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
@@ -42,7 +58,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     ) -> None:
         self._store = store
         self._leases = LeaseRenewal(groups)
-        self._clients = TelemetryClients(store, Retries(config), limits.max_message_bytes, fifo_groups)
+        self._clients = TelemetryClients(store, config, limits.max_message_bytes, fifo_groups)
         self._sending = SendCalls(store, self._clients, limits)
         self._receiving = ReceiveCalls(store, groups, self._clients, self._leases, limits, fifo_groups)
         self._settling = SettleCalls(store, groups, self._leases, limits)
@@ -54,41 +70,39 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         self._clients.stop()
         await self._leases.stop()
 
+    @_or_status(pb.QueryRouteResponse)
     async def QueryRoute(self, request: pb.QueryRouteRequest, context: _Context) -> pb.QueryRouteResponse:
         """Return one queue: a message's topic determines its partition, and a group receives from all partitions."""
-        try:
-            self._check_topic(request.topic)
-        except RocketError as error:
-            return pb.QueryRouteResponse(status=status_of(error))
+        if not request.topic.name.startswith("%DLQ%"):
+            parent_of_topic(request.topic)
         queue = self._queue(request.topic, request.endpoints, 0)
         return pb.QueryRouteResponse(status=OK, message_queues=[queue])
 
+    @_or_status(pb.QueryAssignmentResponse)
     async def QueryAssignment(
         self, request: pb.QueryAssignmentRequest, context: _Context
     ) -> pb.QueryAssignmentResponse:
-        try:
-            source_of(request.group, request.topic, self._store.partitions)
-        except RocketError as error:
-            return pb.QueryAssignmentResponse(status=status_of(error))
+        source_of(request.group, request.topic, self._store.partitions)
         queue = self._queue(request.topic, request.endpoints, -1)
         return pb.QueryAssignmentResponse(status=OK, assignments=[pb.Assignment(message_queue=queue)])
 
+    @_or_status(pb.HeartbeatResponse)
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: _Context) -> pb.HeartbeatResponse:
-        try:
-            if request.HasField("group") and request.group.name:
-                group_name(request.group)
-        except RocketError as error:
-            return pb.HeartbeatResponse(status=status_of(error))
+        if request.HasField("group") and request.group.name:
+            group_name(request.group)
         return pb.HeartbeatResponse(status=OK)
 
+    @_or_status(pb.SendMessageResponse)
     async def SendMessage(self, request: pb.SendMessageRequest, context: _Context) -> pb.SendMessageResponse:
-        return await _or_status(pb.SendMessageResponse, lambda: self._sending.send(request, client_key_of(context)))
+        return await self._sending.send(request, client_key_of(context))
 
+    @_or_status(pb.EndTransactionResponse)
     async def EndTransaction(self, request: pb.EndTransactionRequest, context: _Context) -> pb.EndTransactionResponse:
-        return await _or_status(pb.EndTransactionResponse, lambda: self._sending.end_transaction(request))
+        return await self._sending.end_transaction(request)
 
+    @_or_status(pb.RecallMessageResponse)
     async def RecallMessage(self, request: pb.RecallMessageRequest, context: _Context) -> pb.RecallMessageResponse:
-        return await _or_status(pb.RecallMessageResponse, lambda: self._sending.recall(request))
+        return await self._sending.recall(request)
 
     async def ReceiveMessage(
         self, request: pb.ReceiveMessageRequest, context: _Context
@@ -120,30 +134,27 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
                     self._leases.remove(client_key, received.source, receipt)
                 await asyncio.shield(self._receiving.return_leases(received))
 
+    @_or_status(pb.AckMessageResponse)
     async def AckMessage(self, request: pb.AckMessageRequest, context: _Context) -> pb.AckMessageResponse:
-        return await _or_status(
-            pb.AckMessageResponse, lambda: self._settling.acknowledge(request, client_key_of(context))
-        )
+        return await self._settling.acknowledge(request, client_key_of(context))
 
+    @_or_status(pb.ChangeInvisibleDurationResponse)
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: _Context
     ) -> pb.ChangeInvisibleDurationResponse:
-        kind = pb.ChangeInvisibleDurationResponse
-        return await _or_status(kind, lambda: self._settling.postpone(request, client_key_of(context)))
+        return await self._settling.postpone(request, client_key_of(context))
 
+    @_or_status(pb.ForwardMessageToDeadLetterQueueResponse)
     async def ForwardMessageToDeadLetterQueue(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: _Context
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        kind = pb.ForwardMessageToDeadLetterQueueResponse
-        return await _or_status(kind, lambda: self._settling.dead_letter(request, client_key_of(context)))
+        return await self._settling.dead_letter(request, client_key_of(context))
 
+    @_or_status(pb.NotifyClientTerminationResponse)
     async def NotifyClientTermination(
         self, request: pb.NotifyClientTerminationRequest, context: _Context
     ) -> pb.NotifyClientTerminationResponse:
-        try:
-            client_key = client_key_of(context)
-        except RocketError as error:
-            return pb.NotifyClientTerminationResponse(status=status_of(error))
+        client_key = client_key_of(context)
         self._clients.end(client_key)
         self._leases.release(client_key)
         return pb.NotifyClientTerminationResponse(status=OK)
@@ -197,24 +208,12 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         finally:
             client.ended.set()
 
-    def _check_topic(self, topic: pb.Resource) -> None:
-        if not topic.name.startswith("%DLQ%"):
-            parent_of_topic(topic)
-
     def _queue(self, topic: pb.Resource, endpoints: pb.Endpoints, number: int) -> pb.MessageQueue:
         """A queue of a topic. Its address is the one that the client used: a node does not know its public address."""
         broker = pb.Broker(name="sluice", id=0, endpoints=endpoints)
         return pb.MessageQueue(
             topic=topic, id=number, permission=pb.READ_WRITE, broker=broker, accept_message_types=_TYPES
         )
-
-
-async def _or_status(kind: Callable[..., _Response], call: Callable[[], Awaitable[_Response]]) -> _Response:
-    """The reply of `call`, or an empty reply with the status of its error."""
-    try:
-        return await call()
-    except (RocketError, StoreError) as error:
-        return kind(status=status_of(error))
 
 
 async def _responses(received: LeasedMessages) -> AsyncIterator[pb.ReceiveMessageResponse]:

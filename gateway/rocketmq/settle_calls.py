@@ -5,9 +5,10 @@ from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receipts import receipts_of
+from gateway.rocketmq.receive_calls import check_invisible_ms
 from gateway.rocketmq.status import OK, RocketError, status_of
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling
+from gateway.rpc.long_polling import LongPolling, Source
 from store.api import QueueStore, Receipts
 
 _STALE = RocketError(
@@ -28,8 +29,7 @@ class SettleCalls:
         self._limits = limits
 
     async def acknowledge(self, request: pb.AckMessageRequest, client_key: ClientKey) -> pb.AckMessageResponse:
-        source = source_of(request.group, request.topic, self._store.partitions)
-        require_reading(source)
+        source = self._source(request.group, request.topic)
         if not 0 < len(request.entries) <= self._limits.max_settled:
             raise RocketError(pb.BAD_REQUEST, f"a request acknowledges 1 to {self._limits.max_settled} messages")
         outcomes: list[Receipts | RocketError] = []
@@ -59,15 +59,10 @@ class SettleCalls:
     async def postpone(
         self, request: pb.ChangeInvisibleDurationRequest, client_key: ClientKey
     ) -> pb.ChangeInvisibleDurationResponse:
-        source = source_of(request.group, request.topic, self._store.partitions)
-        require_reading(source)
+        source = self._source(request.group, request.topic)
         receipts = receipts_of(source, request.receipt_handle)
         delay_ms = int(request.invisible_duration.ToMilliseconds())
-        if not 0 <= delay_ms <= self._limits.max_invisible_ms:
-            raise RocketError(
-                pb.ILLEGAL_INVISIBLE_TIME,
-                f"the longest invisible duration is {self._limits.max_invisible_ms // 1000} s",
-            )
+        check_invisible_ms(delay_ms, 0, self._limits)
         self._leases.remove(client_key, source, receipts)
         if await self._groups.settle(source, (), [(receipts, delay_ms)], client_key.client_id.encode()):
             raise _STALE
@@ -76,8 +71,7 @@ class SettleCalls:
     async def dead_letter(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, client_key: ClientKey
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        source = source_of(request.group, request.topic, self._store.partitions)
-        require_reading(source)
+        source = self._source(request.group, request.topic)
         if source.key[:1] == b"d":
             raise RocketError(pb.ILLEGAL_TOPIC, "the message is already a dead letter")
         receipts = receipts_of(source, request.receipt_handle)
@@ -85,3 +79,8 @@ class SettleCalls:
         if await self._groups.dead_letter(source, [receipts], client_key.client_id.encode()):
             raise _STALE
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    def _source(self, group: pb.Resource, topic: pb.Resource) -> Source:
+        source = source_of(group, topic, self._store.partitions)
+        require_reading(source)
+        return source

@@ -8,21 +8,8 @@ from matcher.selector import SelectorError
 from store import errors
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreError
 
-_PLAIN: Final[dict[str, type[Exception]]] = {
-    error.__name__: error
-    for error in (
-        errors.StoreClosed,
-        errors.StoreBusy,
-        errors.StoreFailed,
-        errors.TooManyGroups,
-        errors.RecordTooLarge,
-        errors.RecordInvalid,
-        errors.NoSuchMessage,
-        errors.GatewayEnded,
-        errors.ClaimedByAnotherUser,
-        errors.ViewsDamaged,
-        ValueError,
-    )
+_PLAIN: Final[dict[str, type[Exception]]] = {"ValueError": ValueError} | {
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, StoreError)
 }
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.admin.queries import WrongRequest
 from gateway.admin.sessions import SessionQueries
-from gateway.admin.users_and_rules import WrongRequest
 from gateway.node.node import Node
 from sluice.cli import main
 from tests.gateway.conftest import MakeNode, make_node

@@ -27,7 +27,7 @@ def test_no_limit() -> None:
 
 
 def test_sources_are_bounded_and_the_first_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "_MAX_SOURCES", 2)
+    monkeypatch.setattr(attempts, "_MAX_BUCKETS", 2)
     wrong = FailedLogins(1)
     for source in ("a", "b", "c"):
         wrong.count(source, 0.0)
@@ -53,7 +53,7 @@ def test_a_name_that_is_guessed_at_becomes_slow_little_by_little_and_quick_again
 
 
 def test_names_are_bounded_and_there_may_be_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "_MAX_NAMES", 2)
+    monkeypatch.setattr(attempts, "_MAX_BUCKETS", 2)
     slowness = LoginDelays(1)
     for name in (b"a", b"b", b"c"):
         for _ in range(20):

@@ -11,6 +11,7 @@ from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receive_calls import ReceiveCalls
 from gateway.rpc.limits import RpcLimits
 from store.api import PopResult
+from store.config import StoreConfig
 
 SERVICE = ClientKey(b"", "service")
 
@@ -30,7 +31,7 @@ async def nothing(*_: Any) -> PopResult:
 @pytest.mark.parametrize("has_stream", [True, False])
 async def test_leases_are_renewed_only_for_clients_with_a_stream(has_stream: bool) -> None:
     store: Any = SimpleNamespace(partitions=1, on_transaction_check=lambda _: None)
-    clients, renewals = TelemetryClients(store, SimpleNamespace(), 1, frozenset()), Renewals()  # type: ignore[arg-type]
+    clients, renewals = TelemetryClients(store, StoreConfig(), 1, frozenset()), Renewals()
     client = clients.add(SERVICE)
     if not has_stream:
         clients.end(SERVICE)
