@@ -1,4 +1,4 @@
-"""Imports point one way, and protocol code does no I/O."""
+"""Imports point one way, protocol code does no I/O, and a session is written in its own package only."""
 
 import ast
 from collections.abc import Iterator
@@ -132,6 +132,29 @@ def test_protocol_code_does_no_io(folder: str) -> None:
         for path in sorted((ROOT / folder).rglob("*.py"))
         for line, name in imports(path)
         if name.partition(".")[0] in IO_MODULES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def writes(path: Path) -> Iterator[ast.Attribute]:
+    """The attributes that a module sets or deletes, also item by item."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        target = node.value if isinstance(node, ast.Subscript) else node
+        if isinstance(target, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            yield target
+
+
+def test_fields_of_a_session_are_written_in_its_package_only() -> None:
+    """Elsewhere, only objects that are no part of a session have fields of the same names."""
+    package = ROOT / "gateway" / "session"
+    fields = {each.attr for path in package.glob("*.py") for each in writes(path) if ast.unparse(each.value) == "self"}
+    others = {"self", "connection", "request"}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{each.lineno} writes {ast.unparse(each)}"
+        for path in sorted((ROOT / "gateway").rglob("*.py"))
+        if path.parent != package and any(inside(name, "gateway.session") for _, name in imports(path))
+        for each in writes(path)
+        if each.attr in fields and ast.unparse(each.value) not in others
     ]
     assert not wrong, "\n".join(wrong)
 

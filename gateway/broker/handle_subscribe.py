@@ -15,17 +15,18 @@ from gateway.delivery.router import Router
 from gateway.mqtt.encode import Explanation, suback, unsuback
 from gateway.mqtt.packets import Subscribe, Unsubscribe
 from gateway.mqtt.reasons import ReasonCode
+from gateway.session.make_subscription import make_subscription
 from gateway.session.pending_subscriptions import PendingSubscribe
-from gateway.session.queue_cursor import QueueCursor, reach_of
-from gateway.session.replay_cursor import FOLLOW, ReplayCursor
+from gateway.session.queue_cursor import QueueCursor
+from gateway.session.replay_cursor import FOLLOW
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from gateway.shared.shared_subscriptions import SharedSubscriptions
 from gateway.topics.replay_start import PROPERTY, split_replay
 from gateway.topics.subscribe_request import SubscribeRequest
-from matcher.names import has_wildcard, is_shared, split_shared
+from matcher.names import is_shared, split_shared
 from matcher.reserved import REPLAY, SYS, is_below, replay_name
-from store.api import Appended, Store, StoredSubscription, Wants, subscription_queue
+from store.api import Appended, Store, StoredSubscription, Wants
 from store.errors import StoreError
 
 
@@ -126,7 +127,7 @@ class SubscribeHandler:
         granted = [request.stored for request in wanted if not request.is_browsing]
         for request in wanted:
             if request.is_browsing:
-                session.pending.request(self.make(session, request.stored), FOLLOW)
+                session.pending.request(self._make(session, request.stored), FOLLOW)
         refused = b"; ".join(dict.fromkeys([request.why for request in requests if request.why]))
         why = connection.explain(refused) if refused else None
         reasons = [request.reason for request in requests]
@@ -243,7 +244,7 @@ class SubscribeHandler:
         if is_shared(stored.topic_filter):
             return self._shared.join(session, stored)
         old = session.subscriptions.get(stored.topic_filter)
-        subscription = self.make(session, stored)
+        subscription = self._make(session, stored)
         if old is not None:
             subscription.replace(old)
             self._router.remove(old)
@@ -364,34 +365,8 @@ class SubscribeHandler:
             session.catch_up()  # another subscription may have waited for this one
         return True
 
-    def make(self, session: Session, stored: StoredSubscription) -> Subscription:
-        """Make a session's subscription of what the log has of it, or is about to have."""
-        topic_filter = stored.topic_filter
-        is_wild = has_wildcard(topic_filter)
-        is_recorded = session.durable and stored.qos > 0
-        cursor: QueueCursor | None = None
-        if is_recorded or (stored.replay >= 0 and not is_wild):
-            reach = reach_of(session.exchanges.max_window) if is_recorded else 0
-            queue = subscription_queue(topic_filter)
-            cursor = QueueCursor(topic_filter, queue, stored.offset, stored.start_position, stored.sent_before, reach)
-            cursor.is_unrecorded = session.durable and not is_recorded
-        replay: ReplayCursor | None = None
-        if stored.replay >= 0 and not is_wild and cursor is not None:
-            cursor.replay_end = stored.replay
-        elif stored.replay >= 0:
-            end = stored.start_position if is_recorded else FOLLOW
-            replay = ReplayCursor(topic_filter, stored.replay, end, is_recorded, stored.sent_before)
-        return Subscription(
-            session,
-            topic_filter,
-            stored.qos,
-            stored.no_local,
-            stored.retain_as_published,
-            stored.identifier,
-            cursor,
-            self._router.delivered_end,
-            replay,
-        )
+    def _make(self, session: Session, stored: StoredSubscription) -> Subscription:
+        return make_subscription(session, stored, self._router.delivered_end)
 
     async def learn_ends(self, session: Session, cursors: list[QueueCursor]) -> None:
         """Ask for the ends of the queues, now that commits reach the session, and have it catch up."""

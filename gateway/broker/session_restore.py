@@ -1,7 +1,7 @@
 """Restores a session from the log when its client connects."""
 
-from gateway.broker.handle_subscribe import SubscribeHandler
 from gateway.delivery.router import Router
+from gateway.session.make_subscription import make_subscription
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from matcher.names import is_shared
@@ -11,9 +11,8 @@ from store.api import SessionState, StoredSubscription
 class SessionRestore:
     """Restores the sessions of this node."""
 
-    def __init__(self, router: Router, subscriptions: SubscribeHandler) -> None:
+    def __init__(self, router: Router) -> None:
         self._router = router
-        self._subscriptions = subscriptions
 
     def restore(self, session: Session, state: SessionState) -> None:
         """Restore subscriptions, exchanges and requests for retained values."""
@@ -26,7 +25,7 @@ class SessionRestore:
             session.restore_retained(pending)
 
     def restore_subscription(self, session: Session, stored: StoredSubscription) -> Subscription:
-        subscription = self._subscriptions.make(session, stored)
+        subscription = make_subscription(session, stored, self._router.delivered_end)
         session.subscribe(subscription)
         self._router.add(subscription)
         return subscription

@@ -80,7 +80,7 @@ class Sessions:
             store, router, self._catch_up, self.shared_subscriptions, config, self._spawn, self.sys_topics.send_values
         )
         self._connack = Connack(config)
-        self._restore = SessionRestore(router, self._subscriptions)
+        self._restore = SessionRestore(router)
         self._inboxes = Inboxes(router, counters, self.open_sessions, ownership.is_shared)
         self.missed = MissedCommits(
             router,

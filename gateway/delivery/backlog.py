@@ -35,8 +35,7 @@ def deliver(session: Session, cursor: QueueCursor, queue_range: QueueRange, limi
         if cursor.resend and offset in cursor.resend:
             if not session.exchanges.has_room:
                 break
-            cursor.read(offset, message)
-            packet_id = cursor.resend.pop(offset)
+            packet_id = cursor.read_again(offset, message)
             entry = session.exchanges.waiting(packet_id)
             if entry is not None:
                 session.resend(packet_id, entry, message, route, now_ms)

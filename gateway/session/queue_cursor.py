@@ -39,17 +39,19 @@ class QueueCursor(Cursor):
         start_position: int,
         sent_before: int = -1,
         reach: int = 0,
+        replay_end: int = 0,
+        is_unrecorded: bool = False,
     ) -> None:
         super().__init__(topic_filter, offset, offset, sent_before)
         self.queue = queue
         self.start_position = start_position  # of the log: older messages are not this subscription's
         self.position = -1  # in the log, of the last message read that was never held
         self.reach = reach  # offsets that it may read beyond the recorded one: what a crash forgets. 0: not recorded
-        self.replay_end: int = 0  # messages before this offset are replayed: no other subscription sends them
+        self.replay_end = replay_end  # messages before this offset are replayed: no other subscription sends them
         self.yields: bool = False  # it replays only what no other subscription sends
         self.has_ended: bool = False  # its subscription has
         self.awaits_replay: bool = False  # messages older than the queue are read first
-        self.is_unrecorded: bool = False  # QoS 0 in a durable session: the others of the session send before it
+        self.is_unrecorded = is_unrecorded  # QoS 0 in a durable session: the others of the session send before it
         self.resend: dict[int, int] = {}  # offset → packet id of what an earlier connection left open
         self._released: set[int] = set()  # positions of messages read that were held: they are in no order
         self.acked: set[int] = set()  # above the floor
@@ -80,6 +82,11 @@ class QueueCursor(Cursor):
             if len(self._released) >= _MAX_RELEASED:
                 self._released.clear()
             self._released.add(message.position)
+
+    def read_again(self, offset: int, message: Message) -> int:
+        """Read `offset`, whose message an earlier connection left open. Returns its packet id."""
+        self.read(offset, message)
+        return self.resend.pop(offset)
 
     def pass_over(self, offset: int, message: Message) -> bool:
         """Read `offset` without sending its message. Returns what `ack` does."""

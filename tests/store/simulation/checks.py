@@ -266,7 +266,7 @@ async def _check_keys(engine: Queries, model: Model, rng: Random) -> None:
             if after is None:
                 break
         entries = sorted(entry for entry in model.keys.get((parent, key), []) if entry.position >= begin)
-        begin, floor = log_begin(engine), engine._views.floors.of(parent)
+        begin, floor = log_begin(engine), engine._views.floors.of_parent(parent)
         there = [entry.frame for entry in entries if entry.position >= begin]
         young = {f for f in there if record.store_time_of(f, 0) >= floor or record.decode(f, 0)[1] & FLAG_HELD}
         wanted = [entry.frame for entry in entries if entry.frame in young or entry.frame in found]
@@ -307,15 +307,15 @@ def _first(engine: Queries, model: Model, name: bytes) -> int:
     floors = engine._views.floors
     floor = 0
     if name[:1] == b"t":
-        floor = floors.of(parent_of(name[1:]))
+        floor = floors.of_parent(parent_of(name[1:]))
     elif name[:1] == b"p":
-        floor = floors.of(name[1:-3])
+        floor = floors.of_parent(name[1:-3])
     return model.first(name, log_begin(engine), floor)
 
 
 def _is_old(floors: Floors, entry: Entry) -> bool:
     """Whether the parent topic keeps nothing as old as that."""
-    return entry.time < floors.of(parent_of(entry.topic))
+    return entry.time < floors.of_parent(parent_of(entry.topic))
 
 
 async def _check_refused(engine: Queries, name: bytes, offset: int) -> None:
