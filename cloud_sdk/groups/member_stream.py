@@ -111,7 +111,7 @@ class MemberStream:
     async def receive(self, wait_s: float) -> ReceivedBatch:
         """Return a batch, which is empty if none came within `wait_s`. Raises `SluiceError` if trying again does not
         help, or has not helped for `retry_seconds`."""
-        retry = Retry(self._connection.retry_seconds)
+        retry: Retry | None = None
         while True:
             try:
                 return await self._receive(wait_s)
@@ -119,6 +119,7 @@ class MemberStream:
                 self._stop_request()
                 raise
             except SluiceError as error:
+                retry = retry or Retry(self._connection.retry_seconds)
                 if not is_transient(error) or not await retry.pause():
                     raise
 
@@ -335,12 +336,13 @@ class MemberStream:
 
     async def _send_all(self) -> None:
         """Send settlements until none is left. While a caller flushes, also wait until all are answered."""
-        retry = Retry(self._connection.retry_seconds)
+        retry: Retry | None = None  # None: the last attempt succeeded
         while self.unsent or (self._flushes and self._has_unanswered):
             try:
                 await self._settle_now(self._pop_settlement(), is_repeated=True)
-                retry.succeeded()
+                retry = None
             except SluiceError as error:
+                retry = retry or Retry(self._connection.retry_seconds)
                 if not is_transient(error) or not await retry.pause():
                     self._failure = error
                     if is_transient(error):
