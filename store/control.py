@@ -8,7 +8,7 @@ Source: `docs/format.md`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Self, TypeVar
 
 import msgspec
 
@@ -18,8 +18,13 @@ from store.api import PendingRetained, Rule, StoredSubscription, User
 
 MAX_REACH: Final = 65_536  # offsets: the default of `SessionOpened.reach`
 
+MOST_RUNS: Final = 128  # that one record of a group names
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.decode
+
+
+Runs = TypeVar("Runs")
 
 
 class ControlRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -364,6 +369,13 @@ def subscribed(client_id: bytes, subscriptions: Sequence[StoredSubscription]) ->
 def user_set(user: User) -> bytes:
     """Return the frame of `UserSet`."""
     return UserSet(user.iterations, user.salt, user.stored_key, user.server_key).frame(user.name)
+
+
+def in_records(runs: dict[bytes, list[Runs]]) -> list[dict[bytes, list[Runs]]]:
+    """Return runs by queue in portions of at most `MOST_RUNS`, one for each record."""
+    if sum([len(some) for some in runs.values()]) <= MOST_RUNS:
+        return [runs] if runs else []
+    return [{queue: some[at : at + MOST_RUNS]} for queue, some in runs.items() for at in range(0, len(some), MOST_RUNS)]
 
 
 # What the payload of each kind is.

@@ -11,7 +11,7 @@ committed. The rules of this file:
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -36,7 +36,7 @@ from store.groups.lease_owners import LeaseOwners
 from store.groups.pop_decision import PopDecision, begin_all, is_begun, turn_of
 from store.groups.queue_decision import QueueDecision, UncommittedQueues, runs_of
 from store.groups.selection import QueueSelector, SelectedMessages
-from store.groups.settle import SettleDecision
+from store.groups.settle import LeaseSettlement, SettleDecision
 from store.log.reader import LogReader
 from store.log.writer import Clock
 from store.views.fold import Views
@@ -91,12 +91,12 @@ class GroupService:
         decision = PopDecision(self._views, self._config, request, queues, now, selected)
         try:
             decision.decide()
+            touched = decision.touched()
+            popped = PopResult([], decision.available_at(), decision.is_limited, decision.is_full, decision.reclaimed())
             frames = decision.frames()
         except BaseException:
             decision.undo()
             raise
-        touched = decision.touched()
-        popped = PopResult([], decision.available_at(), decision.is_limited, decision.is_full, decision.reclaimed())
         answer: _Answer | None = None
         if touched:
             # That a group begins in a queue is not forgotten, so it is waited for.
@@ -132,26 +132,23 @@ class GroupService:
         member: bytes = b"",
     ) -> list[Receipts]:
         """See `store.api.GroupStore.settle`."""
-        names = dict.fromkeys([receipts.queue for receipts in done])
+        if not again and not unsent:
+            return await self._settle(group, LeaseSettlement(done), member)
+        now = self._clock()
         is_back = False
-        for some in (again, unsent):
-            for receipts, delay in some:
-                if delay is not None:
-                    _check_ms(delay)
-                is_back |= delay == 0
-                names[receipts.queue] = None
-
-        def decide(decision: SettleDecision) -> None:
-            decision.finish(done)
-            if again or unsent:
-                now = self._clock()
-                for receipts, delay in again:
-                    at = now + (self._delay(receipts) if delay is None else delay)
-                    decision.postpone(receipts, at, ends_lease=not delay)
-                for receipts, later in unsent:
-                    decision.revoke(receipts, now + later)
-
-        stale = await self._settle(group, names, decide, member)
+        postponed: list[tuple[Receipts, int, bool]] = []
+        for receipts, delay in again:
+            is_back |= delay == 0
+            if delay is None:
+                postponed.append((receipts, now + self._delay(receipts), True))
+            else:
+                _check_ms(delay)
+                postponed.append((receipts, now + delay, not delay))
+        for _, later in unsent:
+            _check_ms(later)
+            is_back |= later == 0
+        settlement = LeaseSettlement(done, postponed, [(receipts, now + later) for receipts, later in unsent])
+        stale = await self._settle(group, settlement, member)
         if is_back and not self.owners.is_empty:
             self._notify_back(group)
         return stale
@@ -159,30 +156,18 @@ class GroupService:
     async def dead_letter(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
         """See `store.api.GroupStore.dead_letter`."""
         letters = dead_letter_queue(group)
-        names = dict.fromkeys([each.queue for each in receipts])
-        if letters in names:
+        if any(each.queue == letters for each in receipts):
             raise ValueError("a dead letter cannot become one again")
+        return await self._settle(group, LeaseSettlement(dead=receipts), member)
 
-        def decide(decision: SettleDecision) -> None:
-            for each in receipts:
-                decision.dead_letter(each)
-
-        return await self._settle(group, names, decide, member)
-
-    async def _settle(
-        self, group: bytes, queues: Iterable[bytes], decide: Callable[[SettleDecision], None], member: bytes
-    ) -> list[Receipts]:
-        """Append what `decide` settles of these queues. Returns the stale receipts once that is committed."""
+    async def _settle(self, group: bytes, settlement: LeaseSettlement, member: bytes) -> list[Receipts]:
+        """Append a settlement. Returns the stale receipts once it is committed."""
         while True:
             if group in self._locks:
                 await self._unlocked(group)
-            decision = SettleDecision(group, self._uncommitted.open(group, queues), member)
             answer: _Answer = self._loop.create_future()
             try:
-                if not self._append_settled(group, decision, decide, answer):
-                    if self._error is not None:
-                        raise self._error
-                    return decision.stale
+                decision = self._append_settled(group, settlement, member, answer)
             except StoreBusy:
                 await asyncio.sleep(_BUSY_S)
                 continue
@@ -190,25 +175,23 @@ class GroupService:
             return decision.stale
 
     def _append_settled(
-        self,
-        group: bytes,
-        decision: SettleDecision,
-        decide: Callable[[SettleDecision], None],
-        answer: _Answer | None,
-    ) -> bool:
-        """Decide and append. False: all receipts are stale, and nothing is appended. Raises `StoreError`."""
+        self, group: bytes, settlement: LeaseSettlement, member: bytes, answer: _Answer | None
+    ) -> SettleDecision:
+        """Decide and append; `answer` gets the outcome, at once if all receipts are stale. Raises `StoreError`."""
+        decision = SettleDecision(self._uncommitted, group, settlement, member)
         try:
-            decide(decision)
+            decision.decide()
+            touched = decision.touched()
             frames = decision.frames()
         except BaseException:
             decision.undo()
             raise
-        touched = decision.touched()
-        if not touched:
-            return False
-        self._append(group, frames, touched, self._offer, answer)
-        self._end_ownership(group, decision)
-        return True
+        if touched:
+            self._append(group, frames, touched, self._offer, answer)
+            self._end_ownership(group, decision)
+        elif answer is not None:
+            answer.set_result(Appended(error=self._error))
+        return decision
 
     async def release(self, group: bytes, queue: bytes) -> None:
         """See `store.api.GroupStore.release_leases`."""
@@ -234,21 +217,18 @@ class GroupService:
 
     async def _release(self, group: bytes, queue: bytes, only: set[int] | None) -> None:
         """End leases now: all of the queue, or `only` these offsets where no gateway is known to have them by then."""
-
-        def decide(decision: SettleDecision) -> None:
-            now = self._clock()
-            opened = self._uncommitted.open(group, (queue,))[0]
-            if only is not None:
-                leased: dict[int, list[int]] = {}  # by deliveries; leases under way too
-                for offset in sorted(only - self.owners.offsets(group, queue)):
-                    leased.setdefault(opened.deliveries_of(offset), []).append(offset)
-                found = [(*run, deliveries) for deliveries, offsets in leased.items() for run in runs_of(offsets)]
-            else:
-                found = opened.state.out_after(now) if opened.state is not None else []
-            for first, end, deliveries in found:
-                decision.postpone(Receipts(queue, first, end - first, deliveries), now, ends_lease=True)
-
-        await self._settle(group, (queue,), decide, b"")
+        await self._unlocked(group)
+        now = self._clock()
+        opened = self._uncommitted.open(group, (queue,))[0]
+        if only is not None:
+            leased: dict[int, list[int]] = {}  # by deliveries; leases under way too
+            for offset in sorted(only - self.owners.offsets(group, queue)):
+                leased.setdefault(opened.deliveries_of(offset), []).append(offset)
+            found = [(*run, deliveries) for deliveries, offsets in leased.items() for run in runs_of(offsets)]
+        else:
+            found = opened.state.out_after(now) if opened.state is not None else []
+        again = [(Receipts(queue, first, end - first, deliveries), now, True) for first, end, deliveries in found]
+        await self._settle(group, LeaseSettlement(again=again), b"")
         self._notify_back(group)
 
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
@@ -256,9 +236,10 @@ class GroupService:
         if group in self._locks:
             return [each.offset for each in handed]
         queue = subscription_queue(group)
-        decision = SettleDecision(group, self._uncommitted.open(group, (queue,)))
+        settlement = LeaseSettlement([Receipts(queue, each.offset, 1, each.deliveries) for each in handed])
+        decision = SettleDecision(self._uncommitted, group, settlement)
         try:
-            decision.finish([Receipts(queue, each.offset, 1, each.deliveries) for each in handed])
+            decision.decide()
         except BaseException:
             decision.undo()
             raise
@@ -420,16 +401,10 @@ class GroupService:
         no room, they end by their time."""
         if group in self._locks:
             return
-        names = dict.fromkeys([lease.queue for lease in leases])
         now = self._clock()
-
-        def decide(decision: SettleDecision) -> None:
-            for lease in leases:
-                decision.revoke(Receipts(lease.queue, lease.offset, lease.count, lease.deliveries), now)
-
+        receipts = [Receipts(lease.queue, lease.offset, lease.count, lease.deliveries) for lease in leases]
         with suppress(StoreError):
-            decision = SettleDecision(group, self._uncommitted.open(group, names))
-            self._append_settled(group, decision, decide, None)
+            self._append_settled(group, LeaseSettlement(unsent=[(each, now) for each in receipts]), b"", None)
 
     async def _append_alone(self, group: bytes, frame: bytes) -> None:
         """Append a record on which no decision may build before it is committed."""

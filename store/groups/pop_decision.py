@@ -8,25 +8,22 @@ claims and `QueueLeases.due`, which `undo` restores.
 from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final, TypeVar
+from typing import Final
 
 import record
 from record.layout import REFERENCE
 from store import control
 from store.api import PopRequest, Run, Start, dead_letter_queue
 from store.config import StoreConfig
-from store.groups.queue_decision import QueueDecision, runs_of
+from store.groups.queue_decision import MOST_DEAD, QueueDecision, runs_of
 from store.groups.selection import MOST_EXAMINED, SelectedMessages
 from store.views.fold import Views
 from store.views.leases import MAX_DELIVERIES, UNSENT, QueueLeases
 
 _MOST_GONE: Final = 4096  # references to records that left the log, examined in one pop
-MOST_DEAD: Final = 1024  # dead letters that one pop makes, and one record names
-_MOST_RUNS: Final = 128  # in one control record
 _PASSED: Final = MOST_EXAMINED // 4  # unwanted messages for which a record is written
 
 _Runs = dict[bytes, list[tuple[int, int]]]  # by queue: first offset, count
-Runs = TypeVar("Runs")
 
 
 class PopDecision:
@@ -99,9 +96,9 @@ class PopDecision:
                 leased[queue.queue] = runs
         if begins:
             frames.insert(0, control.GroupReset(begins).frame(group))
-        for some in in_records(gone):
+        for some in control.in_records(gone):
             frames.append(control.Settled(some, {}).frame(group))
-        for some in in_records(leased):
+        for some in control.in_records(leased):
             frames.append(control.Popped(self._until, some).frame(group, self._member))
         return frames
 
@@ -420,15 +417,6 @@ class PopDecision:
             queue.leases.append(lease)
             self.leases.append(lease)
         return count
-
-
-def in_records(runs: dict[bytes, list[Runs]]) -> list[dict[bytes, list[Runs]]]:
-    """Runs in portions that one control record may name."""
-    if sum([len(some) for some in runs.values()]) <= _MOST_RUNS:
-        return [runs] if runs else []
-    return [
-        {queue: some[at : at + _MOST_RUNS]} for queue, some in runs.items() for at in range(0, len(some), _MOST_RUNS)
-    ]
 
 
 def is_begun(queue: QueueDecision) -> bool:

@@ -294,13 +294,17 @@ class Views:
 
     def references_of(self, runs: Sequence[tuple[bytes, int, int]]) -> list[bytes]:
         """`references` of each (queue, offset, limit)."""
+        digests: list[bytes] = []
+        waiting: list[int] = []
+        for queue, _, _ in runs:
+            digest = queue_digest(queue)
+            digests.append(digest)
+            waiting.append(self._tails.first_waiting(digest))
         found: list[bytes] = []
-        digests = [queue_digest(queue) for queue, _, _ in runs]
-        waiting = [self._tails.first_waiting(digest) for digest in digests]
-        for (queue, offset, limit), digest, indexed in zip(runs, digests, waiting, strict=True):
-            if indexed < 0:
+        for (queue, offset, limit), digest, first in zip(runs, digests, waiting, strict=True):
+            if first < 0:
                 found.append(self._index.references(digest, offset, limit))
-            elif offset >= indexed:
+            elif offset >= first:
                 found.append(self._tails.waiting(digest, offset, limit))
             else:
                 found.append(self.references(queue, offset, limit))
@@ -396,7 +400,7 @@ class Views:
 
     def _fold_popped(self, group: bytes, event: control.Popped) -> None:
         queues = event.queues
-        if is_shared(group):
+        if None in self.pops.find_all(group, queues) and is_shared(group):
             queues = {queue: runs for queue, runs in queues.items() if not self._is_over(group, queue)}
         self.pops.popped(group, queues, event.until_ms)
 
@@ -439,7 +443,7 @@ class Views:
 
     def _is_over(self, group: bytes, queue: bytes) -> bool:
         """Whether a shared subscription ended before this record about its queue was committed."""
-        if not is_shared(group) or self.pops.find(group, queue) is not None:
+        if self.pops.find(group, queue) is not None or not is_shared(group):
             return False
         return queue == subscription_queue(group) and not self.shares.exists(group)
 
