@@ -55,6 +55,6 @@ def moment(given: Mapping[str, str], name: str) -> int | None:
         time = datetime.fromisoformat(text.strip())
     except ValueError:
         raise OptionError(
-            f"{name} must be a time like 2026-01-31T12:00:00Z or milliseconds since 1970, not {text!r}"
+            f"{name} must be a time such as 2026-01-31T12:00:00Z or milliseconds since 1970, not {text!r}"
         ) from None
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1_000)

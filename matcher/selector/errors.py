@@ -1,12 +1,12 @@
-"""What is wrong with a condition, and where."""
+"""The error of an invalid condition, with its place."""
 
 from typing import Final
 
-_AROUND: Final = 40  # characters of the text that are shown on each side of the fault
+_AROUND: Final = 40  # characters shown on each side of the error
 
 
 class SelectorError(ValueError):
-    """The text is no condition. `column` counts characters from 1 and points at the token that does not fit."""
+    """The condition is invalid. `column` is that of the offending token, counted from 1."""
 
     def __init__(self, message: str, column: int, text: str = "") -> None:
         super().__init__(message)
@@ -15,7 +15,7 @@ class SelectorError(ValueError):
         self.text = text
 
     def __str__(self) -> str:
-        """The message, and the part of the text around the fault with a mark below it."""
+        """The message, and the text around the error with a mark below it."""
         if not self.text:
             return f"column {self.column}: {self.message}"
         at = self.column - 1

@@ -1,7 +1,7 @@
 """Patterns of LIKE: `%` stands for any text, `_` for one character.
 
-A pattern is the runs between its `%`. Each is looked for from where the one before ended, which finds a match if
-there is one; so the work grows with text times pattern and never faster, whatever the pattern.
+A pattern consists of runs separated by `%`. Each run is searched after the end of the previous one, which finds a match
+if there is one. So the cost is at most proportional to the product of the lengths of text and pattern.
 """
 
 import re
@@ -11,7 +11,7 @@ MAX_PATTERN: Final = 256  # characters
 
 
 class LiteralRun:
-    """What stands between two `%`: a text, or an expression for as many characters where some of them may be any."""
+    """The characters between two `%`: a text, or a regular expression of the same length if it has a `_`."""
 
     __slots__ = ("_expression", "_text", "size")
 
@@ -24,13 +24,13 @@ class LiteralRun:
             self._expression = re.compile("".join(parts), re.DOTALL)
 
     def fits(self, text: str, at: int) -> bool:
-        """Whether it is at an index of the text."""
+        """Whether the run is at an index of the text."""
         if self._expression is None:
             return text.startswith(self._text, at)
         return self._expression.match(text, at) is not None
 
     def find(self, text: str, at: int, end: int) -> int:
-        """The first index from `at` on at which all of it lies before `end`; -1 if there is none."""
+        """The first index of the run within [at, end); -1 if there is none."""
         if self._expression is None:
             return text.find(self._text, at, end)
         found = self._expression.search(text, at, end)
@@ -47,7 +47,7 @@ class Pattern:
         self._runs = runs
 
     def matches(self, text: str) -> bool:
-        """Whether all of the text fits."""
+        """Whether the pattern matches the whole text."""
         first, last = self._runs[0], self._runs[-1]
         if not self._is_open:
             return len(text) == first.size and first.fits(text, 0)
@@ -64,8 +64,7 @@ class Pattern:
 
 
 def pattern_of(text: str, escape: str | None) -> Pattern:
-    """Compile a pattern. Raises ValueError where it is too long, or `escape` is not followed by what it may make a
-    plain character."""
+    """Compile a pattern. Raises ValueError if it is too long, or if `escape` is not followed by `%`, `_` or itself."""
     if len(text) > MAX_PATTERN:
         raise ValueError(f"a pattern has at most {MAX_PATTERN} characters, not {len(text)}")
     runs: list[list[str | None]] = [[]]
@@ -82,6 +81,6 @@ def pattern_of(text: str, escape: str | None) -> Pattern:
         else:
             runs[-1].append(None if mark == "_" else mark)
         at += 1
-    # Of neighbours `%%` the empty run between them fits everywhere: it need not be looked for.
+    # The empty run in `%%` matches everywhere, so it is left out.
     middle = [run for run in runs[1:-1] if run]
     return Pattern([LiteralRun(run) for run in ([runs[0], *middle, runs[-1]] if len(runs) > 1 else runs)])

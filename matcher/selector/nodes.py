@@ -1,10 +1,10 @@
-"""What a condition is compiled to: nodes that test the properties of a message.
+"""The nodes of a compiled condition, which test the properties of a message.
 
-The logic has three values, as in SQL: true, false, and unknown (None), which is what a comparison with a property that
-a message does not have comes to. A message is selected where the whole condition is true.
+The logic has three values, as in SQL: true, false and unknown (None). A comparison with a property that the message
+does not have is unknown. A message is selected if the whole condition is true.
 
-Properties are texts. Compared with a number, one is read as a number, compared with TRUE or FALSE as a truth value;
-where it is none, that is unknown as well.
+Properties are texts. A comparison with a number parses the property as a number, and one with TRUE or FALSE as a truth
+value. If that fails, the result is unknown.
 """
 
 import re
@@ -20,10 +20,10 @@ LESS: Final = 2
 AT_MOST: Final = 3
 MORE: Final = 4
 AT_LEAST: Final = 5
-MIRRORED: Final = (EQUAL, UNEQUAL, MORE, AT_LEAST, LESS, AT_MOST)  # the same with its sides swapped
+MIRRORED: Final = (EQUAL, UNEQUAL, MORE, AT_LEAST, LESS, AT_MOST)  # each operator with its sides swapped
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?P<fraction>\.[0-9]*)?|(?P<bare>\.[0-9]+))(?P<exponent>[eE][+-]?[0-9]+)?")
-_MAX_NUMBER: Final = 64  # characters of a property that is read as a number
+_MAX_NUMBER: Final = 64  # a longer property is no number
 
 
 class SelectorNode(metaclass=ABCMeta):
@@ -37,7 +37,7 @@ class SelectorNode(metaclass=ABCMeta):
 
 
 class Fixed(SelectorNode):
-    """TRUE, FALSE, or what a comparison of two values that are written out comes to."""
+    """TRUE, FALSE, or the result of a comparison of two literals."""
 
     __slots__ = ("_value",)
 

@@ -1,4 +1,4 @@
-"""All that a consumer may say of the messages it wants: `Selection` is the text, `Selector` what it is compiled to."""
+"""The messages that a consumer wants: `Selection` is the text, and `Selector` its compiled form."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from matcher.selector.sql import parse_sql
 from matcher.selector.tags import parse_tags
 
 TAG: Final = "tag"  # the user property that is a message's tag
-_TAGS: Final = "TAGS"  # what conditions that were written for RocketMQ call it
-_COMPILED: Final = 1_024  # selections that are remembered
-_USER_PROPERTY: Final = 0x26  # in a block of MQTT 5 properties (MQTT 5.0, 2.2.2.2); what is not here is a text
+_TAGS: Final = "TAGS"  # the name of the tag in conditions for RocketMQ
+_COMPILED: Final = 1_024  # cached selections
+_USER_PROPERTY: Final = 0x26  # property identifiers (MQTT 5.0, section 2.2.2.2); the others have a text as value
 _PAYLOAD_FORMAT: Final = 0x01
 _MESSAGE_EXPIRY: Final = 0x02
 
 
-# Final: msgspec makes them past their constructor, and compiled code would look for their methods where there is none.
+# Final: msgspec creates them without their constructor, so compiled code must not look up methods in a vtable.
 @final
 @dataclass(slots=True, frozen=True)
 class Selection:
-    """Which messages: those that all three select. Empty selects everything."""
+    """The conditions on a message, which must satisfy all of them. An empty one is always satisfied."""
 
-    topic_filter: bytes = b""  # an MQTT filter, of the whole topic
+    topic_filter: bytes = b""  # an MQTT filter for the whole topic
     tags: str = ""
     sql: str = ""
 
@@ -37,7 +37,7 @@ EVERYTHING: Final = Selection()
 
 
 class Selector:
-    """A compiled selection. Verdicts on a message depend on nothing else."""
+    """A compiled selection."""
 
     __slots__ = ("_condition", "_is_exact", "_names", "_tags", "_topic_filter")
 
@@ -55,12 +55,12 @@ class Selector:
 
     @property
     def only_topic(self) -> bytes:
-        """The one topic whose messages may be selected; empty: there may be several."""
+        """The only topic whose messages may be selected; empty if there may be several."""
         return self._topic_filter if self._is_exact else b""
 
     @property
     def reads_properties(self) -> bool:
-        """Whether more than the topic decides."""
+        """Whether the selection depends on user properties."""
         return bool(self._names) or self._condition is not None
 
     def matches_topic(self, topic: bytes) -> bool:
@@ -76,14 +76,14 @@ class Selector:
         return self._condition is None or self._condition.test(properties) is True
 
     def matches_message(self, topic: bytes, block: bytes) -> bool:
-        """Whether a message is selected, by its topic and its block of MQTT 5 properties, without its length. Of a name
-        that comes twice, the last value counts. Raises ValueError on a block that is cut short."""
+        """Whether a message is selected, given its topic and its MQTT 5 properties (without their length). If a name
+        occurs twice, its last value counts. Raises ValueError for a truncated block."""
         if not self.matches_topic(topic):
             return False
         return not self.reads_properties or self.matches(self._wanted(block))
 
     def _wanted(self, block: bytes) -> dict[str, str]:
-        """The properties that the selection asks for."""
+        """The user properties that the selection depends on."""
         found: dict[str, str] = {}
         if block and self._names:
             names = self._names
@@ -99,7 +99,7 @@ class Selector:
 
 @lru_cache(_COMPILED)
 def compile_selection(selection: Selection) -> Selector:
-    """Compile, once for all who ask. Raises `SelectorError`."""
+    """Compile a selection, or return the cached result. Raises `SelectorError`."""
     topic_filter = selection.topic_filter
     if topic_filter and (not is_valid_filter(topic_filter) or is_shared(topic_filter)):
         text = topic_filter.decode(errors="replace")

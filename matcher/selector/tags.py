@@ -1,4 +1,4 @@
-"""Lists of tags, as RocketMQ consumers write them: `paid || refunded`, or `*` for whatever there is."""
+"""Lists of tags, as RocketMQ consumers write them: `paid || refunded`, or `*` for all messages."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ MAX_TAGS_TEXT: Final = 4_096  # characters
 
 
 def parse_tags(text: str) -> frozenset[str] | None:
-    """The tags of a list; None: every message, with a tag or without. Raises `SelectorError`."""
+    """Parse a list of tags. None stands for all messages, with or without a tag. Raises `SelectorError`."""
     if len(text) > MAX_TAGS_TEXT:
         raise SelectorError(
             f"a list of tags has at most {MAX_TAGS_TEXT} characters, not {len(text)}", MAX_TAGS_TEXT + 1, text

@@ -1,8 +1,8 @@
 """The tokens of a condition.
 
-Keywords are case-insensitive, names are not. A name is letters, digits, `_`, `$`, `.` and `-` where it begins with a
-letter, `_` or `$`; in double quotes it may be any text. A text stands in single quotes; a quote in it is doubled, in
-names as well. Numbers are decimal, `0x…`, or have a fraction or an exponent.
+Keywords are case-insensitive, names are not. A name begins with a letter, `_` or `$` and continues with letters,
+digits, `_`, `$`, `.` and `-`. In double quotes, a name may be any text. A text is in single quotes. A quote inside quotes
+is doubled. Numbers are decimal or hexadecimal (`0x…`), or have a fraction or an exponent.
 """
 
 import re
@@ -32,7 +32,7 @@ _MAX_DIGITS: Final = 64  # of a number
 
 
 class Token(IntEnum):
-    """What a token is."""
+    """The kinds of tokens."""
 
     KEYWORD = 1
     NAME = 2
@@ -43,7 +43,7 @@ class Token(IntEnum):
 
 
 class Word(NamedTuple):
-    """A token of the condition, with the column where it begins, from 1."""
+    """A token of the condition, with the column at which it begins, counted from 1."""
 
     token: Token
     text: str  # of a keyword in capitals; of a text or a quoted name without the quotes
@@ -52,7 +52,7 @@ class Word(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """How a message names it."""
+        """The token as error messages show it."""
         if self.token is Token.END:
             return "the end"
         if self.token is Token.TEXT:

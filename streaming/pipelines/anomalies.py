@@ -30,7 +30,7 @@ def anomalies(
 
     Each device has a detector (`detector`), which is about 2 KiB of Spark's state. It is kept for ever, unless
     `forget_after_s` is given: a device without readings for that time, by the clock of the column `seen`, begins to
-    learn anew, and its state is removed after as long again. Readings that arrive that much later than others are
+    learn again, and its state is removed after as long again. Readings that arrive that much later than others are
     dropped.
 
     Within a micro-batch, the readings of a device are processed in the order of their time. A reading that is not newer

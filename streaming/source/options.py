@@ -112,7 +112,7 @@ def _place(given: Mapping[str, str], which: str, default: Edge, topics: Topics) 
     ms = moment(given, f"{which}Timestamp")
     if ms is not None:
         if text is not None:
-            raise OptionError(f"{name} and {which}Timestamp exclude each other")
+            raise OptionError(f"{name} and {which}Timestamp must not be given together")
         return Moment(ms)
     if text is None:
         return default
