@@ -112,7 +112,7 @@ class IsNull(SelectorNode):
 
 
 class Flag(SelectorNode):
-    """A property that stands for a condition: it says `true` or `false`, in small or capital letters."""
+    """A property as a condition: its value is `true` or `false`, in any case."""
 
     __slots__ = ("_name",)
 
@@ -124,7 +124,7 @@ class Flag(SelectorNode):
 
 
 class CompareText(SelectorNode):
-    """A property beside a text: by the code points of both."""
+    """Compare a property with a text, by code points."""
 
     __slots__ = ("_name", "_relation", "_text")
 
@@ -139,7 +139,7 @@ class CompareText(SelectorNode):
 
 
 class CompareNumber(SelectorNode):
-    """A property, read as a number, beside a number."""
+    """Compare a property, parsed as a number, with a number."""
 
     __slots__ = ("_name", "_number", "_relation")
 
@@ -154,7 +154,7 @@ class CompareNumber(SelectorNode):
 
 
 class CompareFlag(SelectorNode):
-    """A property, read as a truth value, beside one: equal or not."""
+    """Whether a property, parsed as a truth value, equals TRUE or FALSE, or differs."""
 
     __slots__ = ("_name", "_wanted")
 
@@ -168,7 +168,7 @@ class CompareFlag(SelectorNode):
 
 
 class CompareNames(SelectorNode):
-    """Two properties, as texts."""
+    """Compare two properties as texts."""
 
     __slots__ = ("_name", "_other", "_relation")
 
@@ -185,7 +185,7 @@ class CompareNames(SelectorNode):
 
 
 class InTexts(SelectorNode):
-    """A property in a list of texts."""
+    """IN: whether a property is one of several texts."""
 
     __slots__ = ("_name", "_texts")
 
@@ -199,7 +199,7 @@ class InTexts(SelectorNode):
 
 
 class Like(SelectorNode):
-    """A property beside a pattern."""
+    """LIKE: whether a property matches a pattern."""
 
     __slots__ = ("_name", "_pattern")
 
@@ -213,7 +213,7 @@ class Like(SelectorNode):
 
 
 class Contains(SelectorNode):
-    """A text within a property: anywhere, at its beginning or at its end."""
+    """CONTAINS, STARTSWITH and ENDSWITH."""
 
     __slots__ = ("_name", "_text", "_where")
 
@@ -232,7 +232,7 @@ class Contains(SelectorNode):
 
 
 def number_of(text: str | None) -> int | float | None:
-    """A property as a number; None where it is none."""
+    """Parse a property as a number; None if it is none."""
     if text is None or len(text) > _MAX_NUMBER:
         return None
     found = _NUMBER.fullmatch(text)
@@ -242,7 +242,7 @@ def number_of(text: str | None) -> int | float | None:
 
 
 def flag_of(text: str | None) -> bool | None:
-    """A property as a truth value; None where it is none."""
+    """Parse a property as a truth value; None if it is none."""
     if text is None:
         return None
     lower = text.lower()
@@ -250,7 +250,7 @@ def flag_of(text: str | None) -> bool | None:
 
 
 def relate_texts(left: str, relation: int, right: str) -> bool:
-    """Whether two texts are related so."""
+    """Apply a comparison operator to two texts."""
     if relation == EQUAL:
         return left == right
     if relation == UNEQUAL:
@@ -263,7 +263,7 @@ def relate_texts(left: str, relation: int, right: str) -> bool:
 
 
 def relate_numbers(left: int | float, relation: int, right: int | float) -> bool:
-    """Whether two numbers are related so."""
+    """Apply a comparison operator to two numbers."""
     if relation == EQUAL:
         return left == right
     if relation == UNEQUAL:

@@ -1,8 +1,8 @@
 """The tokens of a condition.
 
 Keywords are case-insensitive, names are not. A name begins with a letter, `_` or `$` and continues with letters,
-digits, `_`, `$`, `.` and `-`. In double quotes, a name may be any text. A text is in single quotes. A quote inside quotes
-is doubled. Numbers are decimal or hexadecimal (`0x…`), or have a fraction or an exponent.
+digits, `_`, `$`, `.` and `-`. In double quotes, a name may be any text. A text is in single quotes. A quote inside is
+doubled. Numbers are decimal or hexadecimal (`0x…`), or have a fraction or an exponent.
 """
 
 import re
