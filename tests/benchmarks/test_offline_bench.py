@@ -34,7 +34,7 @@ def message(number: int, dup: bool = False) -> bytes:
 
 
 def told_of(loader: Path, each: int, *messages: bytes) -> offline.Told:
-    """What the load generator says of a session that came back to these messages."""
+    """The report of the load generator about a session that returned to these messages."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

@@ -159,7 +159,7 @@ async def test_the_checker_survives_a_restart_of_the_node(node) -> None:
 
 @pytest.mark.parametrize("closes", ["checks", "client"])
 async def test_a_checker_may_close_its_checks_or_client(node, closes: str) -> None:
-    """What it says of the message is told before."""
+    """The answer about the message is sent before."""
     await node.stop()
     node.config = replace(node.config, transaction_check_s=0.1)
     await node.start()

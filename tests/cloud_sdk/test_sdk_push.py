@@ -86,7 +86,7 @@ async def test_a_handler_that_raises_anything_else_waits_as_the_node_says(client
 
 
 async def nobody_answers() -> None:
-    """What a handler waits for, a call of another client say, may be cancelled."""
+    """A call that a handler waits for may be cancelled, such as one of another client."""
     future = asyncio.get_running_loop().create_future()
     future.cancel()
     await future

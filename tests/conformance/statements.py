@@ -1,4 +1,4 @@
-"""What the standards demand, by number, and what the tests say that they prove of it."""
+"""The statements of the standards by number, and the tests that prove them."""
 
 import tomllib
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ Proofs = dict[str, list[Proof]]  # statement number → its proofs
 
 
 def mistakes(statements: dict[str, Statement], proofs: Proofs) -> list[str]:
-    """What does not fit together, in words."""
+    """Contradictions between statements and tests, in words."""
     wrong = []
     for number, found in sorted(proofs.items()):
         names = ", ".join(f"{proof.path}::{proof.test}" for proof in found)

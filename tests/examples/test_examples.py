@@ -52,7 +52,7 @@ async def running(name: str, *arguments: str) -> AsyncIterator[asyncio.subproces
 
 
 async def run(name: str, *arguments: str, code: int = 0) -> str:
-    """What an example prints."""
+    """The output of an example."""
     async with patience(), running(name, *arguments) as process:
         out, errors = await process.communicate()
         assert process.returncode == code, errors.decode()

@@ -41,7 +41,7 @@ class Authority:
         return certificate, key
 
     def client(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """What a client that trusts this authority connects with."""
+        """The TLS context of a client that trusts this authority."""
         context = ssl.create_default_context(cafile=str(self.file))
         context.check_hostname = False
         if certificate is not None:

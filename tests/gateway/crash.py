@@ -1,4 +1,4 @@
-"""What `kill -9` leaves of a node that runs in the test's own loop: its log, in a folder of its own."""
+"""Simulate `kill -9` of a node in the test's own loop: copy its log into another folder."""
 
 import shutil
 from pathlib import Path

@@ -95,7 +95,7 @@ class Device:
         return found
 
     def begin(self, changes: list[tuple[bytes, int | None]]) -> None:
-        """The same, without waiting for an answer."""
+        """Send SUBSCRIBEs and UNSUBSCRIBEs in one write, without waiting for answers."""
         assert self.client is not None
         packets = []
         for number, (topic_filter, qos) in enumerate(changes):
@@ -210,7 +210,7 @@ class Device:
         self.seen.append((message.topic, message.payload, message.qos))
 
     def _check_resent(self, message: raw.Message) -> None:
-        """What was open is sent again under its packet id with DUP (MQTT-4.4.0-1); else DUP is not set."""
+        """Open exchanges are resent under their packet ids with DUP (MQTT-4.4.0-1); other messages have no DUP."""
         before = self.earlier.pop(message.packet_id, None)
         if message.packet_id in self.lost:
             lost = self.lost.pop(message.packet_id)

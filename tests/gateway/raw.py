@@ -13,7 +13,7 @@ _BARE_ACK = 4  # bytes of one that says no reason
 
 @dataclass
 class Packet:
-    """What came: the first byte and what is behind the length."""
+    """A received packet: its first byte, and the bytes behind the length."""
 
     first: int
     body: bytes
@@ -216,7 +216,7 @@ class RawClient:
 
 
 def parse(version: int, packet: Packet) -> Message:
-    """What a PUBLISH says."""
+    """Decode a PUBLISH."""
     body = packet.body
     qos = packet.first >> 1 & 3
     size = int.from_bytes(body[:2], "big")

@@ -1,4 +1,4 @@
-"""What tests of shared subscriptions have in common: members, what they got, and what the groups have left."""
+"""Helpers for tests of shared subscriptions: members, their messages, and the lag of groups."""
 
 import asyncio
 

@@ -137,7 +137,7 @@ def like(value: str, pattern: str) -> bool:
 
 
 def truth(node: Any, properties: dict[str, str]) -> bool | None:
-    """What the condition comes to, read as the words of SQL say it."""
+    """A plain evaluation of the condition by the rules of SQL."""
     match node:
         case ("compare", left, relation, right):
             return compare(left, relation, right, properties)

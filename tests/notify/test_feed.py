@@ -1,4 +1,4 @@
-"""What one gateway is told of commits, and what it makes of it."""
+"""The commits that a gateway is sent, and how it merges them."""
 
 from collections.abc import Sequence
 from struct import pack

@@ -1,4 +1,4 @@
-"""What `sluice sql` finds out before it starts Spark, of a client of a few calls."""
+"""Checks of `sluice sql` before it starts Spark."""
 
 import argparse
 from dataclasses import dataclass, field

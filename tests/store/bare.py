@@ -21,7 +21,7 @@ Frame = bytes | Callable[[list[int]], bytes]
 
 
 def made(kind: type[control.ControlRecord]) -> Callable[..., bytes]:
-    """What makes frames of a kind, of their subject and their fields."""
+    """A function that makes frames of a kind from their subject and fields."""
     return lambda subject, *fields: kind(*fields).frame(subject)
 
 
@@ -56,7 +56,7 @@ class BareStore:
         return [self.views.fold(batch) for batch in batches]
 
     def crash(self) -> "BareStore":
-        """What a kill leaves: the files as they are, of which RocksDB's newest rows are not part."""
+        """The files after a kill: RocksDB's newest rows are missing."""
         image = self.path.with_name(self.path.name + "x")
         copy_image(self.path, image)
         self.close()

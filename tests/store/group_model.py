@@ -1,4 +1,4 @@
-"""What groups have of their queues, in the plainest way: a dictionary of entries."""
+"""A plain model of groups: a dictionary of entries."""
 
 from dataclasses import dataclass, field
 

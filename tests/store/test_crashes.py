@@ -1,4 +1,4 @@
-"""What the simulator found, each as the shortest history that shows it."""
+"""Faults that the simulator found, each as the shortest history that shows it."""
 
 import asyncio
 from pathlib import Path
@@ -115,7 +115,7 @@ def test_the_end_is_found_in_an_earlier_segment_than_the_views_saw(tmp_path: Pat
 
 
 def test_a_record_that_proves_the_damage_is_still_found_then(tmp_path: Path):
-    """The same, but a later record says that what is missing was durable: nothing is cut."""
+    """If a later record says that the missing part was durable, nothing is cut."""
     log = Log(tmp_path, "fsync")
     writer = log.open()
     write(writer, 3000)

@@ -1,4 +1,4 @@
-"""What an operator meets: folders of another version, foreign files, damaged views, no room. Each is said in words."""
+"""Errors that an operator meets: folders of another version, foreign files, damaged views, a full disk."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""Who may look into a data folder: credentials and messages are in it."""
+"""Permissions of a data folder, which has credentials and messages."""
 
 import os
 import stat

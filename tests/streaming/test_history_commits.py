@@ -1,4 +1,4 @@
-"""Who commits a manifest: one at a time, on any file system."""
+"""One writer at a time commits a manifest, on any file system."""
 
 import threading
 import time

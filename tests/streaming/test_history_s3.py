@@ -61,7 +61,7 @@ def offsets(frame: "DataFrame") -> list[tuple[int, int]]:
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
-    """What a command prints."""
+    """The output of a command."""
     capsys.readouterr()
     assert main(["history", *words, "--json"]) == 0
     found: dict[str, object] = json.loads(capsys.readouterr().out)
@@ -101,7 +101,7 @@ def test_no_commit_replaces_another(history: str):
 
 
 def test_two_at_once_lose_nothing(history: str):
-    """Who reports a commit has it in the store, whoever else commits at that moment."""
+    """A reported commit is in the store, whoever else commits at that moment."""
 
     def write(partition: int) -> None:
         folder = HistoryFolder(history)

@@ -160,7 +160,7 @@ def filters_of(rows: list[dict[str, Any]]) -> st.SearchStrategy[Filter]:
 
 
 def _is_known(condition: Filter) -> bool:
-    """Whether it has no null, of which Not is null as well."""
+    """Whether the filter compares with no null."""
     value = getattr(condition, "value", 0)
     return value is not None and not (isinstance(value, tuple) and None in value)
 

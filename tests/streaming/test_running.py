@@ -1,4 +1,4 @@
-"""What is told of a query, and how it is stopped."""
+"""Reports of a running query, and how it is stopped."""
 
 import os
 import signal

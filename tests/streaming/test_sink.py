@@ -224,7 +224,7 @@ def test_a_task_that_is_tried_again_has_its_rows_in_the_same_order(
 def test_a_batch_is_written_once_also_when_an_exporter_went_on(
     spark: "SparkSession", real_node: NodeProcess, tmp_path: Path
 ) -> None:
-    """What was in the log when the batch was planned is in files, and in the log, when it is done again."""
+    """A repeated batch writes nothing twice, though an export moved records into files since it was planned."""
     with Client(real_node.endpoint) as client:
         client.send_many([OutgoingMessage("sensors/a", b"%d" % number) for number in range(30)])
         stored_ms = max(each.store_time for each in read_all(real_node.endpoint, "sensors"))

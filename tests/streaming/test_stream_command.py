@@ -48,7 +48,7 @@ def message(device: str, number: int) -> OutgoingMessage:
 
 
 def run(spark: "SparkSession", node: NodeProcess, folder: Path, *words: str) -> None:
-    """What `sluice stream … --once` does, in the session that is there."""
+    """Run `sluice stream … --once` in the existing session."""
     source = (
         "--parent",
         "sensors",

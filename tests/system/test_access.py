@@ -62,7 +62,7 @@ def test_mosquitto_pub_with_a_user_name_and_a_password(guarded: NodeProcess) -> 
 
 @pytest.mark.parametrize("version", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])
 def test_paho_with_a_user_name_and_a_password(guarded: NodeProcess, version: MQTTProtocolVersion) -> None:
-    """What it may subscribe to, and what not; then its user is removed."""
+    """A user's permitted and forbidden subscriptions; then the user is removed."""
     told: list[object] = []
     client = Client(CallbackAPIVersion.VERSION2, "c", protocol=version)
     client.username_pw_set("alice", "wonderland")

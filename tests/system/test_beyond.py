@@ -1,4 +1,4 @@
-"""What `docs/mqtt.md` shows, with mosquitto's clients against a whole node."""
+"""The examples of `docs/mqtt.md`, with mosquitto's clients against a whole node."""
 
 import subprocess
 from typing import Any

@@ -46,7 +46,7 @@ class SmallDisk:
         self.root = Path(f"/proc/{self._holder.pid}/root") / folder.relative_to("/")
 
     def command(self) -> list[str]:
-        """What runs a command where the disk is."""
+        """The prefix of a command that runs it in the namespace of the disk."""
         target = str(self._holder.pid)
         return ["nsenter", "--user", "--mount", "--preserve-credentials", "--target", target, "--"]
 

@@ -35,7 +35,7 @@ def secure(tmp_path: Path) -> Iterator[SecureNode]:
 
 
 def seen(version: int) -> dict[str, Any]:
-    """What the scenario has to see."""
+    """The events that the scenario must report."""
     found: dict[str, Any] = {
         "granted": [2, 1],
         "received": [

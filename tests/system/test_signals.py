@@ -1,4 +1,4 @@
-"""What signals do to a whole node."""
+"""Signals to a whole node."""
 
 import json
 import os

@@ -13,7 +13,7 @@ EVERYTHING = SelectionOptions(sql="x IS NULL")  # which has the node look before
 
 
 class Group:
-    """What its members got. They lease for far longer than the test lasts."""
+    """The messages that members got. Their leases outlast the test."""
 
     def __init__(self, client: Client, seed: int) -> None:
         self.client = client

@@ -41,7 +41,7 @@ async def unfinished(node: Node) -> int:
 
 
 async def comes(node: Node, count: int) -> dict[bytes, int]:
-    """What another member of the group gets, by how often it was leased out."""
+    """The messages that another member of the group gets, with their numbers of deliveries."""
     got: dict[bytes, int] = {}
     async with (
         patience(),

@@ -1,4 +1,4 @@
-"""What a producer says of a stream that the node has ended, wherever in its writing that meets it."""
+"""Errors of a producer whose stream the node has ended, at any point of its writing."""
 
 import grpc
 import grpc.aio

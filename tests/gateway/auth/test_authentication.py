@@ -1,4 +1,4 @@
-"""Who may connect: passwords, SCRAM in AUTH packets (section 4.12), authenticating again, users that come and go."""
+"""Authentication: passwords, SCRAM in AUTH packets (section 4.12), reauthentication, changes of users meanwhile."""
 
 import asyncio
 import os
@@ -237,7 +237,7 @@ async def test_a_name_that_is_guessed_at_from_many_places_is_slow_and_not_shut(
 
 
 async def test_an_unknown_user_is_challenged_like_a_known_one(node: Node, make_node: MakeNode) -> None:
-    """The same salt each time, also by another process, and as many iterations."""
+    """The salt is the same each time, also after a restart, and so is the number of iterations."""
 
     async def challenge(port: int, name: bytes) -> list[bytes]:
         client = await RawClient.open(port, 5)

@@ -1,4 +1,4 @@
-"""What is remembered of passwords that were proved right, and for whom."""
+"""Remembered proofs of correct passwords."""
 
 from collections.abc import AsyncIterator
 

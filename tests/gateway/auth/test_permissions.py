@@ -30,7 +30,7 @@ def permissions(texts: list[str], client_id: bytes = b"c1", user: bytes = b"", d
 
 
 def model(rules: list[Rule], names: dict[bytes, bytes], topic: bytes, default: bool, publish: bool) -> bool:
-    """What the rules say of a topic, level by level and in words of their own."""
+    """A plain model of the rules: the decision about a topic, level by level."""
     for rule in rules:
         if not (rule.publish if publish else rule.subscribe):
             continue

@@ -107,7 +107,7 @@ class Link:
         await asyncio.gather(self._carrier, return_exceptions=True)
 
     async def turns(self) -> None:
-        """What is sent, and answered, takes that long."""
+        """Wait as long as a request or an answer is on its way."""
         for _ in range(self._pace()):
             await asyncio.sleep(0)
         await self._up.wait()

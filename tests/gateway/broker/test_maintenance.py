@@ -1,4 +1,4 @@
-"""What is done once for a store."""
+"""Maintenance runs once for each store."""
 
 import asyncio
 from typing import cast

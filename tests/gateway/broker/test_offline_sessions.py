@@ -1,4 +1,4 @@
-"""What the standards say in passing: options and clocks of sessions that are away, over restarts of the node."""
+"""Options and expiry of offline sessions, over restarts of the node."""
 
 import time
 
@@ -113,7 +113,7 @@ async def test_only_the_identical_filter_is_unsubscribed(ports: Ports, version: 
 async def test_a_message_expires_also_while_the_node_is_down(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left is counted from when it was published, by the store's clock."""
+    """The remaining expiry counts from the publication, by the store's clock."""
     node = await make_node()
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=1000)
     await client.subscribe((b"#", 1))

@@ -1,4 +1,4 @@
-"""What durable sessions have done is recorded in records of a bounded size, whatever goes wrong with one of them."""
+"""The progress of durable sessions is recorded in records of bounded size, even if one session fails."""
 
 import asyncio
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def topic(number: int) -> bytes:
 
 @pytest.mark.parametrize("urgent", [False, True])
 async def test_a_closed_session_is_recorded_no_more(node: Node, urgent: bool) -> None:
-    """Who reads the past for it may come back late, and say that something has changed."""
+    """A reader of the past may return late and report a change."""
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, False, expiry=100)
     session = node._sessions.open_sessions[b"c"][0]
     await client.drop()

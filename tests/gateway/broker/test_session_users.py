@@ -1,4 +1,4 @@
-"""Whose sessions and wills are: a user's are for no other, go with the user, and are judged by the rules of the day."""
+"""Sessions and wills belong to users: they are removed with the user and checked by the current rules."""
 
 import asyncio
 from pathlib import Path

@@ -19,7 +19,7 @@ NAMES = {
 
 
 async def values(client: RawClient) -> dict[bytes, Message]:
-    """What came by now, by topic; each once."""
+    """The messages received so far, by topic; each topic once."""
     found: dict[bytes, Message] = {}
     client.send(b"\xc0\x00")
     while (packet := await client.packet()).kind != PINGRESP:

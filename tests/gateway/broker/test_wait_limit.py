@@ -1,4 +1,4 @@
-"""Who waits for its session is looked at: one that has left waits no more."""
+"""Clients that wait for their session are checked: one that has left waits no more."""
 
 import asyncio
 import select

@@ -1,4 +1,4 @@
-"""What the server answers beside the flow of messages: packet ids, reason codes, and why."""
+"""Acknowledgements of the server: packet ids, reason codes, reason strings."""
 
 import asyncio
 

@@ -433,7 +433,7 @@ async def test_unfinished_websocket_messages_are_counted(make_node: MakeNode, fr
 
 
 async def test_small_packets_of_a_large_read_are_not_counted(node: Node) -> None:
-    """What waits for the next turn of the loop is not a packet that does not end."""
+    """Bytes that wait for the next turn of the loop do not count as an unfinished packet."""
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     client.send(*[b"\xc0\x00"] * 100_000)
     for _ in range(100_000):

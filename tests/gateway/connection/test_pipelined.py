@@ -1,4 +1,4 @@
-"""What a client sends before it has its SUBACK: each SUBSCRIBE and UNSUBSCRIBE counts by itself, in the order sent."""
+"""Packets sent before SUBACK came: each SUBSCRIBE and UNSUBSCRIBE counts by itself, in the order sent."""
 
 import asyncio
 

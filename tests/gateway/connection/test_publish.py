@@ -1,4 +1,4 @@
-"""What becomes of a PUBLISH on its way through the server (section 3.3): what is forwarded, and what is not."""
+"""A PUBLISH on its way through the server (section 3.3): properties that are forwarded, and those that are not."""
 
 import pytest
 

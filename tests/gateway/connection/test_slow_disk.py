@@ -1,4 +1,4 @@
-"""What waits for a disk that is slow, and what does not."""
+"""Packets that wait for a slow disk, and packets that do not."""
 
 import asyncio
 from threading import Event

@@ -156,7 +156,7 @@ async def test_random_ends(make_node: MakeNode, seed: int) -> None:
 
 @pytest.mark.parametrize("how", ["disconnect", "drop"])
 async def test_a_record_that_was_left_half_way_begins_again(make_node: MakeNode, how: str) -> None:
-    """What is open comes first, under its packet id; then all that the record let in, as new messages."""
+    """Open exchanges come first, under their packet ids; then all messages that the record released, as new ones."""
     node = await make_node()
     expected = await history(node, 1)
     client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=EVER, receive_maximum=1)

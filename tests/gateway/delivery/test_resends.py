@@ -1,4 +1,4 @@
-"""What is sent again when a session goes on, and what never is (sections 4.3 and 4.4)."""
+"""Messages that are resent when a session resumes, and those that never are (sections 4.3 and 4.4)."""
 
 import asyncio
 import time

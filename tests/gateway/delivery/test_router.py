@@ -50,7 +50,7 @@ def test_plans_of_many_subscribers_and_topics_stay_within_the_bound() -> None:
 
 
 def planned(router: Router) -> int:
-    """What the plans take: references, and 8 bytes of their topics each."""
+    """The memory of the plans: references, and 8 bytes for each topic."""
     return sum(len(plan.matched) + len(plan.routes) + len(topic) // 8 for topic, plan in router._plans.items())
 
 
@@ -76,7 +76,7 @@ def test_a_session_keeps_no_routes_of_long_topics() -> None:
 
 
 def test_a_session_that_fails_keeps_no_other_from_its_messages(caplog: pytest.LogCaptureFixture) -> None:
-    """Who has no cursor hears of a message once."""
+    """A session without a cursor gets a message once."""
     router = Router(0)
     sessions = [session(number, Faulty() if number == 1 else None) for number in range(3)]
     for each in sessions:

@@ -221,7 +221,7 @@ async def test_a_half_closed_peer_that_reads_nothing_is_closed(
 
 
 async def test_a_close_says_whether_something_waits_for_the_client(pair: Pair) -> None:
-    """Who closes need not look again after a while when nothing does."""
+    """`close` returns whether the socket has taken everything, so the caller need not check again later."""
     pair.stream.write(b"last words")
     assert pair.stream.close()
     await pair.receiver.gone.wait()

@@ -1,4 +1,4 @@
-"""What the decoder makes of whole and correct packets, however they are cut."""
+"""Decoding of correct packets, however the bytes are cut."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What the server sends, byte by byte where the standard has the table, and read back by paho elsewhere."""
+"""Packets that the server sends: byte by byte where the standard has a table, else read back by paho."""
 
 from collections.abc import Callable
 

@@ -53,7 +53,7 @@ class Gateways:
         return waiting
 
     async def leased(self) -> list[Receipts]:
-        """What a member of the one gateway gets."""
+        """The messages that a member at the first gateway gets."""
         popped = await self.one.pop(REQUEST)
         return receipts(popped)
 

@@ -1,4 +1,4 @@
-"""What a session leaves behind in memory when it is closed: nothing."""
+"""A closed session leaves nothing in memory."""
 
 import asyncio
 import gc

@@ -46,7 +46,7 @@ _KILL = 0.5  # of what is busy, or has not answered
 
 
 class Model:
-    """What a session's client may expect."""
+    """The messages that the client of a session may expect."""
 
     def __init__(self) -> None:
         self.now = 0  # steps
@@ -100,7 +100,7 @@ class Model:
         self._refresh()
 
     def due(self) -> set[bytes]:
-        """What has to come, with QoS 1 or 2."""
+        """Messages that have to come, with QoS 1 or 2."""
         rows = self.filters.items()
         return {
             payload
@@ -323,7 +323,7 @@ class Scenario:
         self.device.port = self.publisher.port = self.node.ports.mqtt
 
     def come(self) -> set[bytes]:
-        """What has come; again, where that has to be."""
+        """Messages that have come. One that must come again counts from then on."""
         seen = enumerate(self.device.seen)
         return {payload for number, (_, payload, _) in seen if number >= self.again.get(payload, 0)}
 

@@ -172,7 +172,7 @@ async def test_qos_0_is_not_sent_a_second_time(make_node: MakeNode) -> None:
 
 @pytest.mark.mqtt5("4.4.0-1")
 async def test_the_qos_of_an_exchange_stays_though_its_subscription_changed(node: Node) -> None:
-    """What was sent with QoS 2 is sent again with QoS 2, and with QoS 1 what was sent with that."""
+    """A resent message has the QoS with which it was sent before."""
     for first, then in ((2, 1), (1, 2), (2, 0)):
         client_id = b"%d%d" % (first, then)
         client = await durable(node, client_id)

@@ -148,7 +148,7 @@ async def test_too_many_groups_are_refused(make_node: MakeNode, version: int, re
 async def test_sessions_that_come_back_are_held_to_the_limit_too(
     make_node: MakeNode, version: int, reason: int
 ) -> None:
-    """What the log has of them is kept: they are served when there is room."""
+    """Groups in the log are kept and served when there is room."""
     node = await make_node(mqtt__max_shared_groups=2)
 
     async def comes(name: bytes) -> RawClient:

@@ -1,4 +1,4 @@
-"""What a member of a shared subscription does not finish goes to another."""
+"""Messages that a member of a shared subscription does not finish go to another member."""
 
 import asyncio
 from typing import Any

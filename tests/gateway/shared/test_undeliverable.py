@@ -92,7 +92,7 @@ async def test_a_message_too_large_for_all_waits_while_no_member_has_room(node: 
 
 
 async def test_only_the_next_members_are_offered_a_large_message(node: Node) -> None:
-    """What a message costs does not grow with the number of members. Members that were asked have had their turn."""
+    """The cost of a message does not grow with the number of members. A member that was offered it has had its turn."""
     small = [await small_member(node, b"small%d" % number) for number in range(33)]
     large = (await members(node, 1))[0]
     await publish(node, b"t/x", b"1" * 200)

@@ -23,7 +23,7 @@ async def filled(node: Node) -> Node:
 
 
 async def told(client: RawClient) -> list[tuple[bytes, object]]:
-    """What came by now."""
+    """The messages received so far."""
     found = []
     client.send(b"\xc0\x00")
     while (packet := await client.packet()).kind != PINGRESP:

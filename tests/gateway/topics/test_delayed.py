@@ -24,7 +24,7 @@ def engine_of(node: Node) -> Engine:
 
 
 class HeldClock:
-    """What time it is for the nodes that a test makes: it stands until the test moves it."""
+    """A clock for the nodes of a test. It stands until the test moves it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ms = int(time.time() * 1000)

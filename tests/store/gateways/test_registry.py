@@ -31,7 +31,7 @@ async def come_back(folder: Path) -> AsyncIterator[GatewayRegistry]:
 
 
 async def orders(registry: GatewayRegistry, name: bytes) -> list[tuple[bytes, int, bool]]:
-    """What a gateway is told to give up, now."""
+    """The orders that a gateway gets at its next heartbeat."""
     registry._gateways[name].has_news.set()
     return (await registry.heartbeat(name, {})).orders
 

@@ -1,4 +1,4 @@
-"""What gateways have out of a group: each message is one gateway's, and comes again when that gateway has ended."""
+"""Leases belong to gateways: each message to one, and it comes again when that gateway has ended."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,12 +34,12 @@ async def pop(bench: Bench, owner: bytes, records: int = 100, early: bool = True
 
 
 def of(bench: Bench) -> set[int]:
-    """What some gateway is known to have."""
+    """Messages that some gateway is known to have leased."""
     return bench.engine._groups.owners.offsets(NAME, QUEUE)
 
 
 async def comes_again(bench: Bench, owner: bytes) -> list[Receipts]:
-    """What others get when the gateway has ended."""
+    """Messages that others get when the gateway has ended."""
     await bench.engine.release_of(owner)
     return receipts(await pop(bench, b"third"))
 
@@ -107,7 +107,7 @@ async def test_an_extended_lease_stays_its_gateways(bench: Bench):
 
 
 async def test_messages_read_for_a_gateway_belong_to_it(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    """What no gateway is known to have is released; what one is about to get is not."""
+    """Messages that no gateway has are released; those that a gateway is about to get are not."""
     await bench.fill(1)
     frames = LogReader.frames
     reading, read = asyncio.Event(), asyncio.Event()

@@ -158,7 +158,7 @@ async def test_a_group_is_reset_and_removed(bench: Bench):
 
 
 async def test_calls_wait_while_a_group_is_reset(bench: Bench):
-    """What is decided meanwhile would be decided about what is no more."""
+    """A decision made meanwhile would concern a group that no longer exists."""
     await bench.fill(5)
     (old,) = receipts(await bench.pop(records=2))
     reset = asyncio.create_task(bench.engine.reset_group(b"g", {Q: 0}))

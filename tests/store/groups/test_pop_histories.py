@@ -33,7 +33,7 @@ commands = st.one_of(
 
 
 class Model:
-    """What pops of one queue give, by a dictionary."""
+    """A plain model of the pops of one queue: a dictionary."""
 
     def __init__(self) -> None:
         self.place: Place | None = None

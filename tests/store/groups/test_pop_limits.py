@@ -1,4 +1,4 @@
-"""What bounds a pop, and a group: bytes, windows, queues, groups."""
+"""Limits of a pop and of groups: bytes, windows, queues, groups."""
 
 from dataclasses import replace
 from pathlib import Path

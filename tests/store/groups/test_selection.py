@@ -34,7 +34,7 @@ def numbers(popped: PopResult) -> list[int]:
 
 
 class Bench(PopBench):
-    """The same over the store that this module is run with."""
+    """A bench over the kind of store that this module runs with."""
 
     async def open(self) -> "Bench":
         self.engine = await Engine.open(self.path, self.config, clock=lambda: self.now)

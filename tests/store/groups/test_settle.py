@@ -1,4 +1,4 @@
-"""What a group has out is finished, given back, extended and taken back."""
+"""Settling: leased messages are finished, given back, extended and returned."""
 
 import pytest
 

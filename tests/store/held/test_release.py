@@ -67,7 +67,7 @@ async def hold(engine: Engine, *frames: bytes) -> list[int]:
 
 
 async def payloads(engine: Engine, queue: bytes) -> list[bytes]:
-    """What a reader gets who begins where the queue does."""
+    """The messages that a reader gets from the beginning of the queue."""
     found: list[bytes] = []
     offset = (await engine.bounds(queue)).begin
     while (got := await engine.fetch(queue, offset, 100, 1 << 20)).count:
@@ -495,7 +495,7 @@ async def test_a_retained_value_that_came_late_is_kept_too(tmp_path: Path):
 
 
 async def test_a_change_while_retention_copies_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """What a message waits for changes between the look at its row and the copy of its record."""
+    """The state of a held message changes between the read of its row and the copy of its record."""
     clock = Clock()
     engine = await Engine.open(tmp_path, CONFIG, clock=clock)
     both, gone = await hold(engine, frame(b"t", FLAG_HELD, clock.now + YEAR, b"kept"), delayed(b"t", clock.now + YEAR))

@@ -23,7 +23,7 @@ RUNS = 6
 
 
 class Told:
-    """What all processes said, in order; each line is held against those before it."""
+    """The output of all processes, in order; each line is checked against those before it."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, set[int]] = {}

@@ -65,7 +65,7 @@ class Publisher:
 
 
 class Listener:
-    """What a gateway was told of, and where it was told that it missed something."""
+    """The commits that a gateway was sent, and the gaps that it was told of."""
 
     def __init__(self, store: RemoteStore) -> None:
         self.numbers: list[int] = []

@@ -1,4 +1,4 @@
-"""Who is served: what a gateway says first, and what it is told."""
+"""The greeting between a gateway and a store."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""What a gateway wants, against what the store was told."""
+"""Topics that a gateway wants, compared with those that the store knows."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ FILTERS = (b"a", b"b/+", b"#")
 
 
 class Store:
-    """What a store would know."""
+    """A store that hears what a gateway wants."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []

@@ -52,7 +52,7 @@ histories = st.lists(
 
 
 class Model:
-    """What the store must answer, written down plainly."""
+    """A plain model of the answers of the store."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions

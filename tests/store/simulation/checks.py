@@ -69,7 +69,7 @@ async def read_log(engine: Queries) -> list[bytes]:
 
 
 def check_commits(commits: list[Commit], model: Model) -> None:
-    """What listeners were told is where the messages went."""
+    """Check that listeners were told the right queues of the messages."""
     expected: defaultdict[int, list[Entered]] = defaultdict(list)
     for entered in model.entered:
         expected[entered.cause].append(entered)
@@ -233,7 +233,7 @@ async def _check_names(engine: Queries, model: Model, rng: Random) -> None:
 
 
 def naive_children(topics: Iterable[bytes], above: bytes) -> list[Child]:
-    """What `Store.children` has to say about these topics."""
+    """The answer that `Store.children` must give for these topics."""
     below = [levels(topic[len(above) :]) for topic in topics if topic.startswith(above)]
     names = sorted({given[0] for given in below})
     return [Child(name, [name] in below, any(given[0] == name and len(given) > 1 for given in below)) for name in names]

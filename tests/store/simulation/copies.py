@@ -13,7 +13,7 @@ from tests.store.images import copy_image
 
 @dataclass(slots=True)
 class Copy:
-    """What RocksDB had on disk once. No `path`: nothing."""
+    """A copy of RocksDB's files at some moment; without `path`, none."""
 
     path: Path | None
     position: int  # the log position it is true up to

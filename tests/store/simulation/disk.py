@@ -43,7 +43,7 @@ class Unsynced:
 
 @dataclass(slots=True)
 class File:
-    """What would be there after a power cut for sure, and what perhaps."""
+    """The bytes that survive a power cut for sure, and those that may."""
 
     durable: bytearray = field(default_factory=bytearray)
     unsynced: list[Unsynced] = field(default_factory=list)
@@ -52,7 +52,7 @@ class File:
         _put(self.durable, offset, data)
 
     def forget(self, offset: int, end: int) -> None:
-        """What was written to [offset, end) earlier cannot come back any more."""
+        """Forget earlier writes to [offset, end): they cannot come back any more."""
         kept: list[Unsynced] = []
         for write in self.unsynced:
             before = write.data[: max(offset - write.offset, 0)]

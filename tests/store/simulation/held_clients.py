@@ -19,7 +19,7 @@ SLACK_MS = 2_000  # until the store's own looks come to what is due
 
 
 class Wish(Enum):
-    """What a publisher wants of a held message."""
+    """The wish of a publisher for a held message."""
 
     RECALL = "recall"
     COMMIT = "commit"
@@ -66,7 +66,7 @@ class HeldClients:
                 self._complaints.append("a publisher is asked of what is not open")
 
     def forget(self, durable: int) -> None:
-        """What is not before `durable` was never promised to survive what comes now."""
+        """Forget promises from `durable` on: they need not survive the next crash."""
         self._fates = {handle: fate for handle, fate in self._fates.items() if handle < durable}
         for fate in self._fates.values():
             fate.granted = {wish: end for wish, end in fate.granted.items() if end <= durable}
@@ -94,7 +94,7 @@ class HeldClients:
                 self._counts[wish.value] += 1
 
     def check(self, model: Model) -> None:
-        """What was promised, as far as it must be true by now."""
+        """Promises that must hold by now."""
         assert not self._complaints, self._complaints
         came: defaultdict[int, list[int]] = defaultdict(list)
         for handle, time in model.came:

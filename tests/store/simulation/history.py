@@ -149,7 +149,7 @@ class History:
         self.engine = None
 
     async def check_start(self, engine: Engine) -> None:
-        """What the last life left is there, and nothing else."""
+        """Check that the folder has what the last life left, and nothing else."""
         last, self.life = self.life, Life(engine.stats().log_end)
         await self._read(engine)
         left = [frame for frame in self.truth.behind(last.born) if record.position_of(frame, 0) < self.life.born]
@@ -198,7 +198,7 @@ class History:
         raise AssertionError("the log grows and grows by itself")
 
     def _check_promises(self, engine: Engine) -> None:
-        """What the store's clients were told holds."""
+        """Check that promises to the store's clients hold."""
         self._highest_begin = max(self._highest_begin, checks.log_begin(engine))
         assert not self._complaints, self._complaints
         if not self._moves:
@@ -308,7 +308,7 @@ class History:
         assert oldest == begin // generation_bytes, "the index of what is gone is there"
 
     async def _meanwhile(self, engine: Engine) -> None:
-        """What goes on while retention looks."""
+        """Work beside a check of retention."""
         for _ in range(self.rng.choice((0, 1, 4))):
             await asyncio.sleep(self.rng.choice((0, 0.001)))
             if not self._moves:
@@ -367,7 +367,7 @@ class History:
             self.copies.closed(self.path / "views", engine._views.checkpointed)
 
     def forget(self, position: int) -> None:
-        """What is not before `position` was never promised to survive what comes now."""
+        """Forget promises from `position` on: they need not survive the next crash."""
         self.truth.cut(position)
         self.life.forget(position)
         self._publishers.forget(position)

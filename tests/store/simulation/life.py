@@ -1,4 +1,4 @@
-"""What a store was given to write between an opening and the next."""
+"""One life of a store: the appends between one opening and the next."""
 
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ class Life:
             assert _is_same(by_position[position], unsealed), "an acknowledged record is another"
 
     def forget(self, durable: int) -> None:
-        """What is not before `durable` was never promised to survive what comes now."""
+        """Forget promises from `durable` on: they need not survive the next crash."""
         self.acknowledged = {position: frame for position, frame in self.acknowledged.items() if position < durable}
 
 

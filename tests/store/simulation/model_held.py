@@ -32,7 +32,7 @@ class Held:
         self.messages[handle] = HeldFrame(frame, bool(flags & FLAG_HALF), due, time)
 
     def drop(self, handle: int) -> bool:
-        """Whether it was held."""
+        """Whether the message was held."""
         return self.messages.pop(handle, None) is not None
 
     def fold(self, kind: Kind, payload: bytes) -> list[bytes]:

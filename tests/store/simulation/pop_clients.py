@@ -56,7 +56,7 @@ class PopClients:
         self._seen: list[tuple[Run, int]] = []  # what was popped, and where the log ended then; not compared yet
 
     def forget(self, durable: int) -> None:
-        """What is not before `durable` was never promised to survive what comes now."""
+        """Forget promises from `durable` on: they need not survive the next crash."""
         self._finished = {key: end for key, end in self._finished.items() if end <= durable}
         self._seen = [(run, end) for run, end in self._seen if end <= durable]
         for outs in (self._out, self._settling):
@@ -215,7 +215,7 @@ class PopClients:
             return
 
     def check(self, model: Model, is_gone: Callable[[Entry], bool]) -> None:
-        """What was popped were the messages of the queues, and what was passed over is gone."""
+        """Check that popped messages are those of the queues, and that passed ones are gone."""
         known = [(run, end) for run, end in self._seen if end <= model.log_end]
         for run, _ in known:
             entries = model.queues[run.queue][run.offset : run.offset + run.count]

@@ -136,7 +136,7 @@ class Records:
         return record.frame(Kind.MESSAGE, flags, number, topic, rng.choice(CLIENTS), properties, payload, due)
 
     def _move(self, now: int) -> bytes:
-        """What the store's services tell of held messages and groups."""
+        """A record of held messages and groups."""
         rng = self._rng
         at = max(now + rng.choice((-1000, 0, 1000, 60_000)), 0)
         group, queue = rng.choice((*GROUPS, *SHARES)), rng.choice(QUEUES)
@@ -234,7 +234,7 @@ class Records:
                 )
 
     def _process(self) -> bytes:
-        """What tells of processes that are gateways."""
+        """A record of a gateway or a producer."""
         rng = self._rng
         if rng.random() < 0.5:
             return rng.choice((control.GatewayJoined(), control.GatewayLeft())).frame(rng.choice(GATEWAYS[1:]))
@@ -245,7 +245,7 @@ class Records:
         return control.Produced(rng.randrange(1 << 40), rng.randrange(5), digest).frame(producer)
 
     def _access(self) -> bytes:
-        """Who may connect, and what they may do."""
+        """A record of users and rules."""
         rng = self._rng
         name = rng.choice(USERS)
         match rng.randrange(3):
@@ -259,7 +259,7 @@ class Records:
                 return control.RulesSet([Rule(*each, rng.choice(FILTERS)) for each in flags]).frame(name)
 
     def _share(self) -> bytes:
-        """What nodes tell of shared subscriptions."""
+        """A record of shared subscriptions."""
         rng = self._rng
         group = rng.choice(SHARES)
         match rng.randrange(3):
@@ -295,11 +295,11 @@ class Records:
         return StoredSubscription(name, rng.randrange(3), *flags, rng.randrange(3), rng.randrange(4), 0, 0, replay)
 
     def _pending(self, name: bytes) -> PendingRetained:
-        """What retained values a client is to get."""
+        """A record of the retained values that a client is still to get."""
         return PendingRetained(name, self._rng.randrange(20_000), self._rng.choice((None, *FILTERS)))
 
     def _place(self, name: bytes) -> tuple[bytes, int]:
-        """What a client has acknowledged of a filter's messages, or of its history in the log."""
+        """A record of the messages of a filter, or of its replay, that a client has acknowledged."""
         if self._rng.random() < 0.3:
             return replay_name(name), self._rng.randrange(20_000)
         return name, self._rng.randrange(30)

@@ -29,7 +29,7 @@ class Violation(AssertionError):
 
 @dataclass(slots=True, frozen=True)
 class Lived:
-    """What became of a history."""
+    """The result of a history."""
 
     counts: dict[str, int]  # of what happened in it
     digest: int  # of all that was ever in its log, and of what else chance decided: the same for the same seed

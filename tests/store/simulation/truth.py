@@ -1,4 +1,4 @@
-"""What a history knows of its log: every record, also those that retention took, and the model of them."""
+"""The truth about a log: every record, also removed ones, and the model of them."""
 
 import record
 from tests.store.simulation.model import Model

@@ -1,4 +1,4 @@
-"""What groups have of queues: folded from the records it is what a dictionary says, whenever rows were written."""
+"""The state of groups: the fold of the records equals a dictionary, whenever rows were written."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -209,7 +209,7 @@ def test_due_rows_do_not_pile_up():
 
 
 def test_a_group_goes_without_a_look_at_the_others(tmp_path):
-    """Whose rows wait for the checkpoint, as before."""
+    """Removing a group leaves the rows of others that wait for the checkpoint."""
     config = replace(CONFIG, segment_size=1 << 20, checkpoint_keys=100_000, max_group_objects=10_000)
     store = BareStore(tmp_path / "store", config)
     many = [b"g%d" % number for number in range(200)]

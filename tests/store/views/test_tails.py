@@ -53,7 +53,7 @@ def test_the_newest_end_is_the_one_that_is_found(kind, puts):
 @pytest.mark.parametrize("kind", ENDS)
 @pytest.mark.parametrize("limit", [1, 10_000, 1_000_000])
 def test_many_more_than_the_limit(kind, limit):
-    """What is not remembered is forgotten; nearly all are remembered up to the limit; no memory beyond it."""
+    """Nearly all tails up to the limit are remembered, and no memory is used beyond it."""
     ends = kind(limit)
     count = 50_000
     for again in range(2):

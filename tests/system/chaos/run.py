@@ -190,7 +190,7 @@ class Run:
         late.is_over = True
 
     async def _stored(self, client: Client, *parents: str) -> list[bytes]:
-        """What the log has, each as often as it has it."""
+        """The messages in the log, each as often as it is there."""
         found: list[bytes] = []
         for parent in parents:
             for partition in await client.partitions(parent):

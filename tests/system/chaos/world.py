@@ -29,7 +29,7 @@ shared_ack_timeout = 3
 
 
 class World:
-    """What is there, and what went wrong."""
+    """The processes of a run, and the faults found."""
 
     def __init__(self, folder: Path, seed: int, gateways: int = 3) -> None:
         self.rng = Random(seed)
