@@ -51,6 +51,12 @@ def test_classes_of_the_glossary_exist() -> None:
     assert named <= known
 
 
+def test_all_decisions_are_listed() -> None:
+    folder = ROOT / "docs/decisions"
+    listed = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)$", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed == sorted(path.name for path in folder.glob("0*.md"))
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning() -> None:
     if not (ROOT / "build/docs-env/bin/zensical").exists():

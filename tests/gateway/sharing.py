@@ -4,7 +4,7 @@ import asyncio
 
 from gateway.node.node import Node
 from tests.gateway.raw import Message, RawClient
-from tests.waiting import patience, until
+from tests.waiting import PATIENCE_S, patience, until
 
 GROUP = b"$share/g/t/#"
 MAXIMUM = b"\x27"  # the property Maximum Packet Size
@@ -39,7 +39,7 @@ async def gather(clients: list[RawClient], count: int) -> list[list[bytes]]:
 
     tasks = [asyncio.create_task(read(client, own)) for client, own in zip(clients, got, strict=True)]
     waits = asyncio.create_task(enough.wait())
-    done, _ = await asyncio.wait([waits, *tasks], return_when=asyncio.FIRST_COMPLETED, timeout=20)
+    done, _ = await asyncio.wait([waits, *tasks], return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
     for task in [*tasks, waits]:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

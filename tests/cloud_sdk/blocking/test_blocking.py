@@ -195,7 +195,7 @@ async def test_a_buffer_whose_leases_ran_out_is_not_handed_out_by_the_blocking_f
     def work() -> None:
         with Client(endpoint) as client:
             client.send_many([OutgoingMessage("home/1", b"%d" % i) for i in range(10)])
-            with client.consumer("g", "home", invisible_seconds=0.2) as slow, client.consumer("g", "home") as other:
+            with client.consumer("g", "home", invisible_seconds=1) as slow, client.consumer("g", "home") as other:
                 assert next(slow).payload == b"0"
                 assert len(other.batch(20)) == 10
                 assert slow.next(0) is None

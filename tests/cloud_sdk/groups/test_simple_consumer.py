@@ -102,7 +102,7 @@ async def test_latest_means_from_now_on(client: Client) -> None:
 
 async def test_a_buffer_whose_leases_ran_out_is_not_handed_out(client: Client) -> None:
     await fill(client, 10, topics=1)
-    async with client.consumer("g", "home", invisible_seconds=0.2) as slow, client.consumer("g", "home") as other:
+    async with client.consumer("g", "home", invisible_seconds=1) as slow, client.consumer("g", "home") as other:
         await anext(slow)
         assert len(await other.batch(20)) == 10
         assert await slow.next(0) is None
@@ -141,7 +141,7 @@ async def test_wrong_arguments_have_names(client: Client) -> None:
 
 async def test_flush_tells_of_acknowledgements_that_came_too_late(node, client: Client) -> None:
     await fill(client, 2, topics=1)
-    async with client.consumer("g", "home", invisible_seconds=0.3) as consumer:
+    async with client.consumer("g", "home", invisible_seconds=2) as consumer:
         first = await consumer.next(5)
         second = await consumer.next(5)
         assert first is not None and second is not None
@@ -212,7 +212,7 @@ async def test_a_waiting_consumer_of_dead_letters_is_woken(client: Client) -> No
 
 async def test_a_lease_is_extended_as_long_as_it_is_held(client: Client) -> None:
     await fill(client, 1)
-    async with client.consumer("g", "home", invisible_seconds=0.5) as one, client.consumer("g", "home") as other:
+    async with client.consumer("g", "home", invisible_seconds=5) as one, client.consumer("g", "home") as other:
         mine = await one.next(20)
         assert mine is not None
         assert await mine.extend(0.1)

@@ -18,8 +18,12 @@ from tests.waiting import until
 
 @pytest.fixture
 async def node(make_node: MakeNode) -> Node:
-    """A node that wants to know who comes, and has a user alice with the password wonderland."""
-    made = await make_node(mqtt__auth=["password", "scram"], mqtt__acl_default="allow", mqtt__connect_timeout=1)
+    """A node that authenticates its clients and has a user alice with the password wonderland."""
+    return await with_alice(make_node)
+
+
+async def with_alice(make_node: MakeNode, **settings: object) -> Node:
+    made = await make_node(mqtt__auth=["password", "scram"], mqtt__acl_default="allow", **settings)
     await set_user(made, "alice", b"wonderland")
     return made
 
@@ -323,8 +327,9 @@ async def test_auth_that_came_with_connect_was_not_asked_for(node: Node) -> None
     await client.closed()
 
 
-async def test_slow_authentication_is_refused(node: Node) -> None:
-    """The time is that which CONNECT has."""
+async def test_slow_authentication_is_refused(make_node: MakeNode) -> None:
+    """`connect_timeout` limits it."""
+    node = await with_alice(make_node, mqtt__connect_timeout=1)
     client = await RawClient.open(node.ports.mqtt, 5)
     client.send(connect_with(SCRAM, ScramClient(b"alice", b"wonderland").first()))
     await challenged(client)
@@ -385,7 +390,8 @@ async def test_failed_reauthentication_disconnects(node: Node) -> None:
 
 
 @pytest.mark.mqtt5("4.12.1-2")
-async def test_slow_reauthentication_disconnects(node: Node) -> None:
+async def test_slow_reauthentication_disconnects(make_node: MakeNode) -> None:
+    node = await with_alice(make_node, mqtt__connect_timeout=2)
     client, _, _ = await scram(node.ports.mqtt, b"alice", b"wonderland")
     client.send(auth(0x19, SCRAM, ScramClient(b"alice", b"wonderland").first()))
     await challenged(client)

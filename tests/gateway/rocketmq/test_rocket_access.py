@@ -17,7 +17,7 @@ from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.people import set_rules, set_user
 from tests.gateway.raw import RawClient
 from tests.gateway.rocketmq.test_rocket_service import GROUP, TOPIC, Wire
-from tests.waiting import patience
+from tests.waiting import PATIENCE_S, patience
 
 __all__ = ["make_node"]  # the fixture
 
@@ -107,7 +107,7 @@ async def test_telemetry_without_a_valid_signature_is_refused(node: Node) -> Non
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
         codecs = (pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString)
         call = channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry", *codecs)(
-            metadata=signed(secret=b"guess"), timeout=20
+            metadata=signed(secret=b"guess"), timeout=PATIENCE_S
         )
         assert [each.status.code async for each in call] == [pb.UNAUTHORIZED]
 
@@ -161,11 +161,11 @@ async def test_another_user_with_the_same_client_id_is_another_client(node: Node
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
         codecs = (pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString)
         telemetry = channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry", *codecs)
-        call = telemetry(metadata=signed(), timeout=20)
+        call = telemetry(metadata=signed(), timeout=PATIENCE_S)
         producer = pb.TelemetryCommand(settings=pb.Settings(publishing=pb.Publishing(topics=[TOPIC])))
         await call.write(producer)
         assert (await call.read()).status.code == pb.OK
-        namesake = telemetry(metadata=signed("AK-2", b"another"), timeout=20)
+        namesake = telemetry(metadata=signed("AK-2", b"another"), timeout=PATIENCE_S)
         await namesake.write(producer)
         assert (await namesake.read()).status.code == pb.OK
         wire = Wire(channel)

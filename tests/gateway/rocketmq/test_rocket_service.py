@@ -14,6 +14,7 @@ from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from store.config import StoreConfig
 from store.engine import Engine
+from tests.waiting import PATIENCE_S
 
 ME = (("x-mq-client-id", "service"),)
 TOPIC, GROUP = pb.Resource(name="home"), pb.Resource(name="group")
@@ -32,9 +33,12 @@ class Wire:
         codecs = (kind.SerializeToString, response.FromString)
         if name in _STREAMING:
             return [
-                each async for each in self._channel.unary_stream(path, *codecs)(request, metadata=metadata, timeout=20)
+                each
+                async for each in self._channel.unary_stream(path, *codecs)(
+                    request, metadata=metadata, timeout=PATIENCE_S
+                )
             ]
-        return await self._channel.unary_unary(path, *codecs)(request, metadata=metadata, timeout=20)
+        return await self._channel.unary_unary(path, *codecs)(request, metadata=metadata, timeout=PATIENCE_S)
 
     async def send(self, *bodies: bytes, **system: Any) -> Any:
         fields = {"message_id": "01", "message_type": pb.NORMAL, **system}
@@ -76,7 +80,7 @@ class Wire:
     def telemetry(self) -> Any:
         codecs = (pb.TelemetryCommand.SerializeToString, pb.TelemetryCommand.FromString)
         return self._channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry", *codecs)(
-            metadata=ME, timeout=20
+            metadata=ME, timeout=PATIENCE_S
         )
 
 

@@ -22,7 +22,7 @@ from gateway.rpc.reply_budget import ReplyBudgets, reply_budget
 from gateway.rpc.status import RequestError
 from store.config import StoreConfig
 from store.engine import Engine
-from tests.waiting import patience
+from tests.waiting import PATIENCE_S, patience
 
 ROCKET = "/apache.rocketmq.v2.MessagingService/"
 METHODS = [
@@ -147,14 +147,14 @@ async def outcome(channel: Any, path: str, method: Any, request: bytes) -> tuple
     metadata, replies = (("x-mq-client-id", "c"),), []
     with suppress(grpc.aio.AioRpcError):
         if method.client_streaming:
-            call = channel.stream_stream(path)(metadata=metadata, timeout=20)
+            call = channel.stream_stream(path)(metadata=metadata, timeout=PATIENCE_S)
             await call.write(request)
             replies = [each async for each in call]
         elif method.server_streaming:
-            call = channel.unary_stream(path)(request, metadata=metadata, timeout=20)
+            call = channel.unary_stream(path)(request, metadata=metadata, timeout=PATIENCE_S)
             replies = [each async for each in call]
         else:
-            call = channel.unary_unary(path)(request, metadata=metadata, timeout=20)
+            call = channel.unary_unary(path)(request, metadata=metadata, timeout=PATIENCE_S)
             replies = [await call]
     return await call.code(), replies
 

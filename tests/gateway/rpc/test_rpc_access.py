@@ -21,7 +21,7 @@ from store.api import Commit, HeldMessage, topic_queue
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.people import ask, set_rules, set_user
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 __all__ = ["make_node"]  # the fixture
 
@@ -218,7 +218,7 @@ async def test_transaction_checks_require_the_right_to_publish(node: Node) -> No
         calls = []
         for count, credentials in enumerate((Credentials("mallory", "x"), ALICE), 1):
             metadata = (("authorization", credentials.header()),)
-            calls.append(channel.unary_stream(path, *codecs)(request, metadata=metadata, timeout=20))
+            calls.append(channel.unary_stream(path, *codecs)(request, metadata=metadata, timeout=PATIENCE_S))
             await until(lambda: len(held._streams.get(b"shop", ())) >= count)
         held._send_checks([HeldMessage(handle, b"home/x", b"shop", None, rounds) for rounds in range(3)])
         assert [(await calls[1].read()).rounds for _ in range(3)] == [0, 1, 2]

@@ -24,7 +24,7 @@ from gateway.rpc.wakeups import Wakeups
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreFailed
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 Lease = tuple[int, int, int]  # partition, offset, deliveries
 
@@ -87,7 +87,7 @@ async def channel(server: RpcServer) -> AsyncIterator[grpc.aio.Channel]:
 
 @pytest.fixture
 def call(channel: grpc.aio.Channel) -> Any:
-    return SluiceStub(channel).Consume(timeout=20)
+    return SluiceStub(channel).Consume(timeout=PATIENCE_S)
 
 
 async def unfinished(engine: Engine) -> int:
@@ -227,7 +227,7 @@ async def test_a_wait_of_a_client_that_is_gone_leases_nothing(
     assert numbers_of(await call.read()) == ([2, 3], None)
     call.cancel()
     await until(lambda: not any(isinstance(each, ConsumeStream) for each in service._streams))
-    other = SluiceStub(channel).Consume(timeout=20)
+    other = SluiceStub(channel).Consume(timeout=PATIENCE_S)
     back = [pb.Postponed(run=run_of(lease), delay_ms=0) for lease in leases.values()]
     await other.write(pb.ConsumeRequest(number=1, member=member(max_records=6), again=back, wants=True, wait_ms=50_000))
     while not (reply := await other.read()).frames:
