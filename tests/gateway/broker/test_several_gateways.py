@@ -368,7 +368,7 @@ async def test_packets_behind_connect_count_though_the_client_left(
 @pytest.mark.parametrize("first", ["a", "b"])
 async def test_a_will_on_its_way_while_the_store_restarts_is_sent_once(tmp_path: Path, first: str) -> None:
     """Its client waits at another gateway, which may be back at the store before the one that has the will."""
-    several = await Several(tmp_path / "data", far=True).open()
+    several = await Several(tmp_path / "data", far=True, store__lease_ms=3_600_000).open()
     await several.join("a", "b")
     watcher = await client(several, "b", b"w")
     await watcher.subscribe((b"wills/#", 1))
