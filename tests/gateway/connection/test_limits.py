@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from gateway.http import front as http
 from gateway.listen import listener
 from gateway.net import admission as gate
+from gateway.net import bounded_http
 from gateway.node.node import Node, Ports
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
@@ -361,7 +361,7 @@ async def test_a_connection_that_does_not_upgrade_is_closed(make_node: MakeNode,
 async def test_an_idle_http_connection_is_closed(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(http, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(bounded_http, "_IDLE_SECONDS", 0.2)
     node = await make_node()
     client = await RawClient.open(node.ports.http)
     client.send(said)
