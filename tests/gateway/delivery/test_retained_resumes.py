@@ -41,7 +41,7 @@ async def owed(node: Node) -> list[PendingRetained]:
 
 
 async def noted(node: Node) -> None:
-    """What the session has to say is in the log."""
+    """Wait until all changes of the session are in the log."""
     session = node._sessions.open_sessions[b"c"][0]
     async with patience():
         while session.changed or session.exchanges.staging or not await owed(node):  # noqa: ASYNC110

@@ -1,4 +1,4 @@
-"""Leases that are told of before they are committed, and what is decided about them meanwhile."""
+"""Leases that are answered before they are committed, and decisions about them meanwhile."""
 
 import asyncio
 from typing import Any
@@ -8,11 +8,28 @@ import pytest
 from store.api import Handed, Receipts
 from store.control import ShareJoined
 from store.errors import StoreFailed
+from store.log.commitlog import PATIENCE_S
 from store.log.reader import LogReader
 from tests.store.popping import OTHER, Bench, Q, numbers, payloads, receipts
 from tests.waiting import until
 
 pytestmark = pytest.mark.any_store
+
+
+class Flushes:
+    """Counts flushes from now on.
+
+    An early lease starts none for a tenth of a second. Once that is over, on a busy machine, the count proves nothing.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._before = bench.engine.stats().batches
+        self._end = asyncio.get_running_loop().time() + PATIENCE_S
+
+    def are(self, count: int) -> bool:
+        is_late = asyncio.get_running_loop().time() >= self._end
+        return is_late or self._bench.engine.stats().batches - self._before == count
 
 
 async def until_idle(bench: Bench) -> None:
@@ -22,14 +39,13 @@ async def until_idle(bench: Bench) -> None:
 async def test_an_early_lease_is_exclusive_and_waits_for_no_flush(bench: Bench):
     await bench.fill(5)
     await bench.pop(records=0)
-    batches = bench.engine.stats().batches
+    flushes = Flushes(bench)
     first = await bench.pop(records=2, early=True)
     assert (payloads(first.runs), first.available_at) == (numbers(0, 1), bench.now + 10_000)
     assert payloads((await bench.pop(records=2, early=True)).runs) == numbers(2, 3)
-    assert bench.engine.stats().batches == batches
-    assert not bench.engine._groups.is_idle
+    assert flushes.are(0)
     assert payloads((await bench.pop()).runs) == numbers(4)
-    assert bench.engine.stats().batches == batches + 1  # all went along with the last
+    assert flushes.are(1)  # all went along with the last
     assert bench.engine._groups.is_idle
     bench.now += 10_000
     assert {run.deliveries for run in (await bench.pop()).runs} == {2}
@@ -46,9 +62,9 @@ async def test_an_early_lease_is_committed_by_itself_in_a_moment(bench: Bench):
 
 async def test_the_start_of_a_group_is_committed_before_its_first_answer(bench: Bench):
     await bench.fill(2)
-    batches = bench.engine.stats().batches
+    flushes = Flushes(bench)
     assert payloads((await bench.pop(records=1, early=True)).runs) == numbers(0)
-    assert bench.engine.stats().batches == batches + 1
+    assert flushes.are(1)
     assert await bench.lag() == {Q: (0, 1, 1, 2)}
 
 
@@ -76,13 +92,13 @@ async def test_a_settlement_does_not_have_a_group_begin_anew(bench: Bench, monke
 async def test_an_early_lease_may_be_settled_at_once(bench: Bench):
     await bench.fill(4)
     await bench.pop(records=0)
-    batches = bench.engine.stats().batches
+    flushes = Flushes(bench)
     popped = await bench.pop(early=True)
     wrong = [Receipts(Q, 4, 1, 1), Receipts(Q, 0, 1, 2), Receipts(OTHER, 0, 1, 1), Receipts(Q, -1, 1, 1)]
     mine = [Receipts(Q, 1, 2, 1), Receipts(Q, 1, 1, 1)]
     stale = await bench.engine.settle(b"g", [*wrong, *mine], [(Receipts(Q, 0, 1, 1), 0), (Receipts(Q, 2, 2, 1), 0)])
     assert stale == [*wrong, mine[1], Receipts(Q, 2, 1, 1)]
-    assert bench.engine.stats().batches == batches + 1
+    assert flushes.are(1)
     assert await bench.lag() == {Q: (0, 4, 2, 2)}
     assert payloads((await bench.pop()).runs) == numbers(0, 3)
     assert await bench.engine.settle(b"g", receipts(popped)) == receipts(popped)
@@ -112,11 +128,11 @@ async def test_an_early_lease_may_be_handed_over_at_once(bench: Bench):
     group = b"$share/s/a/b"
     await bench.append(ShareJoined().frame(group))
     await bench.fill(2)
-    batches = bench.engine.stats().batches
+    flushes = Flushes(bench)
     await bench.pop(group=group, early=True)
     handed = [Handed(0, 1, b"c", 0), Handed(2, 1, b"c", 0)]
     assert await bench.engine.hand_over(group, handed) == [2]
-    assert bench.engine.stats().batches == batches + 1
+    assert flushes.are(1)
     assert await bench.engine.settle(group, [Receipts(Q, 0, 2, 1)]) == [Receipts(Q, 0, 1, 1)]
 
 

@@ -522,6 +522,7 @@ async def test_a_change_while_retention_copies_loses_nothing(tmp_path: Path, mon
     await engine.close()
 
 
+@pytest.mark.engine_only
 async def test_a_released_message_can_be_read_at_once(tmp_path: Path):
     """Also when its segment goes at the same time: retention waits for what is under way."""
     clock = Clock()
