@@ -23,7 +23,7 @@ LARGE: Final = 64 << 10  # bytes: a longer message is not part of its event, and
 class Feed:
     """The events of one gateway, from `position` of the log on. `has_room` says whether it takes more."""
 
-    __slots__ = ("_has_room", "_interest", "_routed", "_seen", "_send", "_since", "_told", "dropped")
+    __slots__ = ("_has_room", "_interest", "_routed", "_seen", "_send", "_since", "_told")
 
     def __init__(
         self, position: int, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]
@@ -35,7 +35,6 @@ class Feed:
         self._since = position  # where the range of the next event begins
         self._seen = position  # the log's end
         self._told = position  # the log's end as the gateway knows it
-        self.dropped = 0  # commits that were not sent
 
     def send_commit(self, commit: Commit) -> None:
         """Send what concerns the gateway in a commit."""
@@ -53,7 +52,6 @@ class Feed:
     def drop_commit(self, commit: Commit) -> None:
         """Do not send a commit. The range of the next event tells the gateway that it missed one."""
         self._since = self._seen = commit.end
-        self.dropped += 1
 
     def send_end(self) -> None:
         """Send the log's end, unless the gateway knows it: it is about to hear of something that may rest on it."""

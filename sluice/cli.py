@@ -37,7 +37,7 @@ PACKAGES: Final = ("cloud_sdk", "gateway", "matcher", "notify", "record", "sluic
 # Errors of other packages whose text is for the user, by module.
 EXPECTED: Final = {
     "cloud_sdk.errors": "SluiceError",
-    "gateway.admin.users_and_rules": "WrongRequest",
+    "gateway.admin.queries": "WrongRequest",
     "store.errors": "StoreError",
     "streaming.history.manifest": "HistoryError",
     "streaming.java": "JavaNotFound",

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -240,15 +240,18 @@ def _set(config: Config, key: str, value: object, source: str, names: list[str] 
     if table in hints and _nested(table) is not None:
         raise ConfigError(f"{key} in {source} is a table, [{table}]: set one of its settings")
     if key not in known:
-        near = difflib.get_close_matches(key, names if names is not None else known, 1, 0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"unknown setting {key!r} in {source}{hint}")
+        raise ConfigError(f"unknown setting {key!r} in {source}{_nearest(key, names or known)}")
     *tables, leaf = key.split(".")
     target: Any = config
     for table in tables:
         target = getattr(target, table)
     kind = get_type_hints(type(target))[leaf]
     setattr(target, leaf, _convert(key, value, kind, source))
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1, 0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _convert(key: str, value: object, kind: Any, source: str) -> object:
@@ -295,9 +298,7 @@ def _table(key: str, value: dict[str, object], kind: Any, source: str) -> object
     hints = get_type_hints(kind)
     for name, item in value.items():
         if name not in hints:
-            near = difflib.get_close_matches(name, list(hints), 1, 0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"unknown setting {name!r} in {key} in {source}{hint}")
+            raise ConfigError(f"unknown setting {name!r} in {key} in {source}{_nearest(name, hints)}")
         setattr(table, name, _convert(f"{key}.{name}", item, hints[name], source))
     return table
 

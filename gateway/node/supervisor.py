@@ -20,13 +20,13 @@ import sys
 import tempfile
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
 from gateway.config.config import Config, ConfigError
-from gateway.config.listeners import ListenerConfig, parse_address
+from gateway.config.listeners import parse_address
 from gateway.net.proxy_protocol import address_text
 
 log = logging.getLogger(__name__)
@@ -60,13 +60,10 @@ class _Child:
     pause: float = _FIRST_PAUSE
     due: float = 0.0  # monotonic seconds: when to start it again
 
-
-@dataclass(slots=True)
-class _Reserved:
-    """What the supervisor reserves while it runs."""
-
-    sockets: list[socket.socket] = field(default_factory=list)  # bound, not listening: they reserve the ports
-    folder: tempfile.TemporaryDirectory[str] | None = None
+    def close_output(self) -> None:
+        if self.output >= 0:
+            os.close(self.output)
+            self.output = -1
 
 
 class Supervisor:
@@ -78,13 +75,14 @@ class Supervisor:
         Raises ConfigError, and OSError when an address cannot be reserved.
         """
         self._serve = serve
-        self._reserved = _Reserved()
-        self._host = config.host
+        self._sockets: list[socket.socket] = []  # bound, not listening: they reserve the ports
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         config = deepcopy(config)
-        for listener in [_plain("mqtt", config, config.mqtt.port), _plain("ws", config, config.mqtt.ws_port)]:
-            if listener is not None:
-                port = int(self._reserve(listener.address).rpartition(":")[2])
-                setattr(config.mqtt, "port" if listener.name == "mqtt" else "ws_port", port)
+        for name in ("port", "ws_port"):
+            port = getattr(config.mqtt, name)
+            if port >= 0:
+                address = self._reserve(address_text(config.host, port))
+                setattr(config.mqtt, name, int(address.rpartition(":")[2]))
         for listener in config.mqtt.listeners:
             if listener.address.startswith("unix:"):
                 raise ConfigError(f"listener {listener.name}: a Unix socket cannot be shared by split.gateways")
@@ -143,8 +141,7 @@ class Supervisor:
             os.close(reading)
             os.close(self._lifeline[1])
             for each in (self._store, *self._gateways):
-                if each.output >= 0:
-                    os.close(each.output)
+                each.close_output()
             code = self._serve(child.config, writing, self._lifeline[0])
         except BaseException:
             log.exception("%s ended", child.name)
@@ -196,8 +193,7 @@ class Supervisor:
             child.is_ready = True
             log.info("%s is ready, process %d", child.name, child.pid)
         if not part or len(child.line) > _LINE:
-            os.close(child.output)
-            child.output = -1
+            child.close_output()
 
     def _reap(self, child: _Child) -> None:
         """Handle the end of a child, if it has ended."""
@@ -210,9 +206,7 @@ class Supervisor:
         child.pause = _FIRST_PAUSE if lived > _LONG_LIFE else min(child.pause * 2, _LONGEST_PAUSE)
         child.due = monotonic() + child.pause
         child.pid = 0
-        if child.output >= 0:
-            os.close(child.output)
-            child.output = -1
+        child.close_output()
         if not self._is_stopping:
             code = os.waitstatus_to_exitcode(status)
             what = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -239,10 +233,10 @@ class Supervisor:
                 self._reap(child)
 
     def _release(self) -> None:
-        for bound in self._reserved.sockets:
+        for bound in self._sockets:
             bound.close()
-        if self._reserved.folder is not None:
-            self._reserved.folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
         signal.set_wakeup_fd(-1)
         for descriptor in (*self._wakeup, *self._lifeline):
             os.close(descriptor)
@@ -260,10 +254,10 @@ class Supervisor:
                 if port:  # otherwise a port of another node would be shared silently
                     with _bound(family, where, shares=False):
                         pass
-                self._reserved.sockets.append(_bound(family, where, shares=True))
-                port = self._reserved.sockets[-1].getsockname()[1]
+                self._sockets.append(_bound(family, where, shares=True))
+                port = self._sockets[-1].getsockname()[1]
         except OSError as error:
-            for bound in self._reserved.sockets:
+            for bound in self._sockets:
                 bound.close()
             raise OSError(
                 error.errno or errno.EADDRNOTAVAIL, f"cannot listen on {address}: {error.strerror}"
@@ -274,8 +268,8 @@ class Supervisor:
         """The address of the store for the gateways."""
         path = data_dir.absolute() / _SOCKET
         if len(os.fsencode(path)) > _MAX_PATH:
-            self._reserved.folder = tempfile.TemporaryDirectory(prefix="sluice-")
-            path = Path(self._reserved.folder.name) / _SOCKET
+            self._folder = tempfile.TemporaryDirectory(prefix="sluice-")
+            path = Path(self._folder.name) / _SOCKET
         return f"unix:{path}"
 
     def _ready_line(self) -> str:
@@ -283,10 +277,6 @@ class Supervisor:
         parts = self._gateways[0].line.decode().split()
         parts += [part for part in self._store.line.decode().split()[1:] if not part.startswith("store=")]
         return " ".join([*parts, f"gateways={len(self._gateways)}"])
-
-
-def _plain(name: str, config: Config, port: int) -> ListenerConfig | None:
-    return ListenerConfig(address_text(config.host, port), name) if port >= 0 else None
 
 
 def _store(config: Config, place: str) -> Config:

@@ -40,7 +40,7 @@ def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask(data: Path, question: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a question of `gateway.admin.users_and_rules`. Raises `CommandError`, and `WrongRequest` and
+    """Return the answer to a query of `gateway.admin.users_and_rules`. Raises `CommandError`, and `WrongRequest` and
     `StoreError` when no node runs."""
     from sluice.node.admin_socket import LONG_TIMEOUT  # noqa: PLC0415
 

@@ -13,6 +13,7 @@ this is live state: only the beginning and the end of a gateway are records of t
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -118,10 +119,6 @@ class GatewayRegistry:
 
     # --- gateways
 
-    def is_registered(self, name: bytes) -> bool:
-        """Whether messages of the gateway count."""
-        return name in self._gateways
-
     def has_ended(self, name: bytes) -> bool:
         """Whether the gateway was registered once, and is not any more."""
         return self._clean_up is not None and name not in self._gateways
@@ -211,13 +208,12 @@ class GatewayRegistry:
                 await gateway.has_news.wait()
         self._registered(name)
         gateway.has_news.clear()
-        others: dict[str, int] = {}
+        others: Counter[str] = Counter()
         for other in self._gateways.values():
             if other is not gateway:
-                for key, value in other.figures.items():
-                    others[key] = others.get(key, 0) + value
+                others.update(other.figures)
         groups, gateway.groups = list(gateway.groups), {}
-        return Attendance(self._claims.orders(name), others, groups)
+        return Attendance(self._claims.orders(name), dict(others), groups)
 
     def expire(self, name: bytes) -> None:
         """End a gateway whose connection is lost for good."""

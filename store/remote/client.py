@@ -44,7 +44,7 @@ from store.remote.link import Link, LinkBroken
 from store.remote.questions import Questions
 from store.remote.stream import Stream
 from store.remote.wants import RemoteWants
-from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome, items, refusal
+from store.remote.wire import CHANNEL_OPTIONS, METHOD, VERSION, Hello, Item, Welcome, items, refusal
 
 log = logging.getLogger(__name__)
 
@@ -53,15 +53,11 @@ Credentials = Callable[[], grpc.ChannelCredentials]
 _FIRST_PAUSE_S: Final = 0.02
 _LEAVING_S: Final = 2.0  # limit for sending the rest when closing
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
+    *CHANNEL_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.http2.lookahead_bytes", 1 << 22),
-    ("grpc.http2.max_frame_size", 1 << 20),
 )
 _decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode
 _decode_stats: Final = msgspec.msgpack.Decoder(StoreStats).decode
@@ -150,12 +146,6 @@ class RemoteStore(RemoteCalls):
             await store.close()
             raise
         return store
-
-    def break_off(self) -> None:
-        """Disconnect without leaving, as a killed process does."""
-        self._closing = True
-        if self._running is not None:
-            self._running.cancel()
 
     async def close(self) -> None:
         """Wait until all appends are answered, and leave the store."""

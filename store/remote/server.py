@@ -26,7 +26,7 @@ from store.remote.attached import Attached, Feeds
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
 from store.remote.stream import Stream
-from store.remote.wire import METHOD, SERVICE, VERSION, Hello, Welcome, refusal
+from store.remote.wire import CHANNEL_OPTIONS, METHOD, SERVICE, VERSION, Hello, Welcome, refusal
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +34,10 @@ _decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 _PAGE: Final = 1000
 _ABSENT_S: Final = 600.0  # time between two searches for gateways whose end could not be recorded
 _RESERVE: Final = 1024  # bytes of the PRODUCED record before an append
-OPTIONS: Final = (
-    ("grpc.max_receive_message_length", -1),  # both sides bound what they send
-    ("grpc.max_send_message_length", -1),
+_OPTIONS: Final = (
+    *CHANNEL_OPTIONS,
     ("grpc.so_reuseport", 0),
     ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 22),
-    ("grpc.http2.max_frame_size", 1 << 20),
 )
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -84,7 +80,7 @@ class StoreServer:
         Returns the port. Raises OSError when the address is in use.
         """
         _check_free(address)
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=_OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(SERVICE, {METHOD.rpartition("/")[2]: handler}),)

@@ -16,6 +16,14 @@ METHOD: Final = "/sluice.store.v1.Store/Attach"
 SERVICE: Final = "sluice.store.v1.Store"
 VERSION: Final = 1  # of this layout and of the items
 
+CHANNEL_OPTIONS: Final = (  # of gRPC, on both sides
+    ("grpc.max_receive_message_length", -1),  # both sides bound what they send
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 22),
+    ("grpc.http2.max_frame_size", 1 << 20),
+)
+
 HEAD: Final = Struct("<QQ")
 ITEM: Final = Struct("<BI")
 NUMBER: Final = Struct("<I")

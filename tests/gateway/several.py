@@ -36,7 +36,9 @@ class Way:
     def cut(self) -> None:
         self.is_cut = True
         if isinstance(self._engine, RemoteStore):
-            self._engine.break_off()
+            self._engine._closing = True
+            assert self._engine._running is not None
+            self._engine._running.cancel()
 
     async def close(self) -> None:
         if isinstance(self._engine, RemoteStore):

@@ -103,7 +103,7 @@ class Process(Gate):
                     return
                 await self._end(client_id)
                 await self.joined.claim(client_id, user, stays)
-                if not self._market.registry.is_registered(self.name):
+                if self._market.registry.has_ended(self.name):
                     return  # its first record does not count
                 owner = self._owners.setdefault(client_id, self.name)
                 assert owner == self.name, f"{self.name!r} and {owner!r} have a client"

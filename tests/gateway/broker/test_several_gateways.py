@@ -155,7 +155,7 @@ async def test_a_gateway_declared_dead_is_told_and_its_messages_are_refused(seve
     several.engine.gateway_registry._end(several.engine.gateway_registry._gateways[name])
     async with patience():
         await several.ended["a"].wait()
-    assert not several.engine.gateway_registry.is_registered(name)
+    assert several.engine.gateway_registry.has_ended(name)
     refused = await RawClient.open(several.ports["a"], 5)
     refused.send(connect(5, b"c"))
     assert (await refused.expect(CONNACK)).reason == ReasonCode.SERVER_UNAVAILABLE

@@ -96,12 +96,12 @@ async def test_a_gateway_that_does_not_wait_for_its_beginning_is_ended(tmp_path:
     """Else the next process of the store would wait for it for a lease, and give no client to anybody meanwhile."""
     async with opened(tmp_path) as engine:
         joining = asyncio.ensure_future(engine.gateway_registry.join(b"a", None, False))
-        await until(lambda: engine.gateway_registry.is_registered(b"a"))
+        await until(lambda: not engine.gateway_registry.has_ended(b"a"))
         joining.cancel()
         await asyncio.wait([joining])
         await engine.gateway_registry.join(b"b", None, False)
         assert engine._views.gateways.page(None, 9) == [b"b"]
-        assert not engine.gateway_registry.is_registered(b"a")
+        assert engine.gateway_registry.has_ended(b"a")
 
 
 async def test_until_all_gateways_of_before_are_back_they_may_have_any_client(tmp_path: Path) -> None:
