@@ -31,13 +31,13 @@ from store.errors import StoreError
 
 
 def _histories(session: Session) -> int:
-    """How many filters it replays from the log, or is about to."""
+    """How many filters the session replays from the log, or is about to."""
     coming = sum([name.startswith(REPLAY) for name in session.subscribing.names])
     return coming + sum([subscription.replay_cursor is not None for subscription in session.subscriptions.values()])
 
 
 class SubscribeHandler:
-    """The filters of the sessions that this node holds."""
+    """Serves SUBSCRIBE and UNSUBSCRIBE of this node's open sessions."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class SubscribeHandler:
         requests: list[SubscribeRequest],
         coming: PendingSubscribe,
     ) -> None:
-        """Find out where the subscriptions begin that want what is older than themselves, then make all of them."""
+        """Find where subscriptions with a replay begin, then make all of them."""
         try:
             for request in requests:
                 await request.find_start(self._store, self._router.delivered_end, session.durable)
@@ -109,7 +109,7 @@ class SubscribeHandler:
         if session.closed:
             self._end_grants(requests)
         else:
-            # What was unsubscribed again meanwhile is granted, and gone.
+            # A filter that was unsubscribed meanwhile is granted, but not made.
             left = [request for request in requests if request.topic_filter in coming.names]
             session.subscribing.done(coming)
             self._make_all(connection, session, packet_id, requests, left)
@@ -161,8 +161,8 @@ class SubscribeHandler:
         self._store.append(frames, done)
 
     def _stop_recording(self, session: Session, granted: list[StoredSubscription]) -> list[bytes]:
-        """Subscriptions are granted with QoS 0: from here on the log has no cursor of theirs, and other subscriptions
-        send the messages that both match. Returns the records of their messages in flight."""
+        """Replace recorded subscriptions that are now granted with QoS 0. The log has no cursor for them any more, and
+        other subscriptions send the messages that both match. Returns the records of their messages in flight."""
         frames = records_without(session, {stored.topic_filter for stored in granted})
         stopped: list[StoredSubscription] = []
         for stored in granted:
@@ -200,7 +200,7 @@ class SubscribeHandler:
         fresh: list[bool],
         reply: bytes,
     ) -> None:
-        """Send SUBACK when the store knows which commits this gateway wants."""
+        """Send SUBACK once the store knows which commits this gateway wants."""
         try:
             await wants.settled()
         except StoreError as error:
@@ -212,7 +212,7 @@ class SubscribeHandler:
     def _grant(
         self, names: set[bytes], request: SubscribeRequest, connection: Connection, session: Session
     ) -> tuple[ReasonCode, bytes]:
-        """The reason code of a request, and why not."""
+        """The reason code of a request, and the reason string of a refusal."""
         topic_filter = request.topic_filter
         request.check_name(session.client_id)
         if not request.is_granted:
@@ -282,7 +282,7 @@ class SubscribeHandler:
                 # None: unsubscribed again meanwhile.
                 stored = known.get(request.topic_filter) if request.topic_filter in coming.names else None
                 if not request.qos:
-                    stored = request if stored is not None else None  # of its replay, the log knows nothing
+                    stored = request if stored is not None else None  # the log knows nothing of its replay
                 fresh.append(stored is not None and self._attach(session, stored))
             session.subscribing.done(coming)
             if self._router.wants is not None and not self._router.wants.is_settled:
@@ -305,12 +305,12 @@ class SubscribeHandler:
         for stored, new in zip(granted, fresh, strict=True):
             subscription = session.subscriptions.get(stored.topic_filter)
             if stored.replay >= 0 and new:
-                continue  # its history has them
+                continue  # the replay has them
             if subscription is not None and (stored.retain_handling == 0 or (stored.retain_handling == 1 and new)):
                 if is_below(stored.topic_filter, SYS):
                     self._send_sys_values(subscription)
                 else:
-                    # What came behind the record of a new one and ahead of this is in its queue.
+                    # Values that came after the record of a new subscription are in its queue.
                     cursor = subscription.cursor if new else None
                     since = self._router.delivered_end if cursor is None else cursor.start_position
                     session.pending.request(subscription, since)
@@ -328,7 +328,7 @@ class SubscribeHandler:
             return
         filters = [split_replay(topic_filter)[1] or topic_filter for topic_filter in packet.topic_filters]
         reasons: list[ReasonCode] = []
-        # What is on its way goes on (MQTT-3.10.4-3); without its cursor only a record knows of it.
+        # Messages in flight are completed (MQTT-3.10.4-3). Without a cursor, only a record tells of them.
         names = {*filters, *map(replay_name, filters)}
         coming = session.subscribing.end(names)
         frames = records_without(session, set(filters))

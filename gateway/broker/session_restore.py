@@ -25,6 +25,7 @@ class SessionRestore:
             session.restore_retained(pending)
 
     def restore_subscription(self, session: Session, stored: StoredSubscription) -> Subscription:
+        """Restore one subscription, which gets what is committed from now on."""
         subscription = make_subscription(session, stored, self._router.delivered_end)
         session.subscribe(subscription)
         self._router.add(subscription)

@@ -1,4 +1,4 @@
-"""The sessions that this node holds: it opens them at CONNECT, takes them over, and closes them.
+"""The open sessions of this node. It opens them at CONNECT, takes them over, and closes them.
 
 State other than messages changes only by control records. A packet that depends on a record (CONNACK, SUBACK, PUBREL)
 is sent when the record is committed.
@@ -104,7 +104,7 @@ class Sessions:
     # --- life of the node
 
     def start(self) -> None:
-        """What earlier nodes left open is closed by now (`gateway.broker.maintenance`)."""
+        """Start, after `gateway.broker.maintenance` has closed what earlier nodes left open."""
         self.shared_subscriptions.start()
         self._spawn(self.sys_topics.run())
 
@@ -167,7 +167,7 @@ class Sessions:
             self._give_up(connection, ReasonCode.SERVER_UNAVAILABLE, "the node cannot serve this connection now")
 
     def _give_up(self, connection: Connection, reason: ReasonCode, text: str) -> None:
-        """End a connection that could not be opened, or not have all of its session."""
+        """End a connection whose session could not be opened, or not completely."""
         if connection.session is None:
             self._counters.connections_refused += 1
             connection.refuse(reason, text)
@@ -227,7 +227,7 @@ class Sessions:
         frames, wills = await self.wills.overdue(client_id, None if fresh else state)
         gateway = self._ownership.name
         if expiry > 0 or state is not None:
-            # With an expiry of 0 it goes on for this connection only, or (clean start) is dropped (MQTT-3.1.2-4).
+            # With an expiry of 0 a session lasts for this connection only. A clean start drops it (MQTT-3.1.2-4).
             user_name = identity.user_name
             frames.append(
                 control.SessionOpened(epoch, expiry, fresh, reach_of(window), user_name, gateway).frame(client_id)
@@ -285,7 +285,7 @@ class Sessions:
         state: SessionState | None,
         present: bool,
     ) -> None:
-        """Hold the session, and tell the client so. `state`: what of it the log has."""
+        """Add the session to the open ones and send CONNACK. `state`: the session as the log has it."""
         # A session that came from the log is recorded on, even if it is to end with this connection.
         session.set_durable(session.expiry_interval > 0 or state is not None)
         if state is not None:
@@ -378,7 +378,7 @@ class Sessions:
     # --- the end of a connection
 
     def lost(self, connection: Connection, clean: bool) -> None:
-        """The connection is over. `clean`: by a DISCONNECT that drops the will."""
+        """Close the session of a connection that has ended. `clean`: by a DISCONNECT that drops the will."""
         self._counters.connections_closed += 1
         if connection.enhanced_auth is not None:
             connection.enhanced_auth.connection_lost()
@@ -396,14 +396,14 @@ class Sessions:
         connection.session = None
 
     def _store_failed(self, session: Session, error: StoreError) -> None:
-        """Its packets cannot follow their record, or what it missed cannot be read: the client has to come back and
-        resume."""
+        """Close the connection of a session whose records cannot be written, or whose backlog cannot be read. The
+        client has to come back and resume."""
         opened = self.open_sessions.get(session.client_id)
         if opened is not None and opened[0] is session:
             opened[1].append_failed(error)
 
     def _close_session(self, session: Session, will: Will | None, is_sent: bool) -> None:
-        """The session has no connection any more; `is_sent`: the will of that is to be sent."""
+        """Close a session whose connection has ended. `is_sent`: the connection's will is to be sent."""
         session.close()
         for subscription in session.subscriptions.values():
             self._router.remove(subscription)

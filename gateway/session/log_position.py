@@ -8,8 +8,8 @@ class LogPosition:
 
     def __init__(self, position: int) -> None:
         self.position = position  # of the record to read next
-        self.sent: int = 0  # messages that this record let into their queues and that are sent
-        # Two records of one time may name a released message: which of them let it in, nobody can tell.
+        self.sent: int = 0  # of the messages that entered their queues with this record
+        # Two records of one store time may both name a released message. It is not known which one released it.
         self._released: set[int] = set()  # positions of messages that were held, entered at `_released_at` and are sent
         self._released_at: int = 0  # store time, in ms
 

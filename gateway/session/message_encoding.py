@@ -1,9 +1,9 @@
 """One message on its way out: decoded once per node, encoded once per shape of subscriber.
 
-The shapes are few: protocol version, QoS, RETAIN and DUP. Subscribers of one shape share one encoding
-(design section 5.3), and those that know the topic by an alias share another, but for the alias. Subscription
-identifiers (MQTT-3.3.4-3) and a running message expiry make shapes without number: the first few of them are shared
-too, for fleets whose clients all give the same identifier, and the others are encoded for each subscriber.
+A shape is a protocol version, QoS, RETAIN and DUP. Subscribers of one shape share one encoding. Subscribers that know
+the topic by an alias share another one, which leaves room for the number of the alias. Subscription identifiers
+(MQTT-3.3.4-3) and a running message expiry make many more shapes. A message keeps the first few of those, for fleets
+whose clients all use the same identifier, and encodes the others for each subscriber.
 """
 
 from typing import Final
@@ -47,7 +47,7 @@ class Message:
         self.payload: bytes = payload
         self.qos: int = flags & FLAG_QOS
         self.retain: bool = (flags & FLAG_RETAIN) != 0
-        self.held: bool = (flags & FLAG_HELD) != 0  # for a while: it entered its queues behind younger ones
+        self.held: bool = (flags & FLAG_HELD) != 0  # it was held, and entered its queues behind younger messages
         self.position: int = position_of(data, start)
         self.store_time: int = store_time_of(data, start)  # ms
         self.expires_at: int = 0  # ms; 0: never
@@ -67,9 +67,9 @@ class Message:
     def parts(
         self, version: int, qos: int, retain: bool, dup: bool, identifiers: tuple[int, ...], now_ms: int
     ) -> tuple[bytes, bytes]:
-        """The PUBLISH up to its packet id, and from behind it; for QoS 0 all of it and nothing.
+        """The bytes of the PUBLISH before its packet id, and those after it. With QoS 0: all bytes, and none.
 
-        `now_ms` counts the message expiry down by the time spent here (MQTT-3.3.2-6).
+        At `now_ms` the message expiry is less by the time since the message was stored (MQTT-3.3.2-6).
         """
         shape = qos * 8 + (4 if version == 5 else 0) + (2 if retain else 0) + (1 if dup else 0)
         if version == 5 and (identifiers or (self.expires_at and now_ms - self.store_time >= 1000)):
@@ -87,7 +87,7 @@ class Message:
     def naming_parts(
         self, qos: int, retain: bool, dup: bool, identifiers: tuple[int, ...], now_ms: int, alias: int
     ) -> tuple[bytes, bytes]:
-        """As `parts`, and from now on the topic is `alias` to the client."""
+        """As `parts`, and define `alias` for the topic."""
         properties = number_property(TOPIC_ALIAS, alias) + self._properties(5, now_ms)
         return publish_parts(5, self.topic, self.payload, qos, retain, dup, properties, identifiers)
 
@@ -146,14 +146,14 @@ class Message:
         return publish_parts(version, self.topic, self.payload, qos, retain, dup, properties, identifiers)
 
     def _properties(self, version: int, now_ms: int) -> bytes:
-        """The block to send, its expiry counted down. What was sent before is sent again though it has expired."""
+        """The properties to send, with what is left of the expiry. A message may have expired if it is sent again."""
         if not self.expires_at or version != 5:
             return self.properties
         return with_message_expiry(self.properties, self._left(now_ms))
 
     def _left(self, now_ms: int) -> int:
-        """Seconds until it expires, at first what its publisher said, though the store's clock may be ahead of ours;
-        -1: it never does."""
+        """Seconds until the message expires, -1 for never. Never more than its publisher said, even if the store's
+        clock is ahead of this one."""
         if not self.expires_at:
             return -1
         return max(0, (self.expires_at - max(now_ms, self.store_time) + 999) // 1000)

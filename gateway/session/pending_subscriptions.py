@@ -1,14 +1,14 @@
-"""Filters that were granted to a session and are no subscriptions yet: their records are not committed.
+"""Filters that were granted to a session and are not yet subscriptions, because their records are not committed.
 
-A client need not wait for SUBACK. So what was granted is kept for each SUBSCRIBE: a later one with the same filter
-changes the subscription again, and UNSUBSCRIBE ends what was granted before it, but not what is granted after it.
+A client need not wait for SUBACK. So the grants of each SUBSCRIBE are kept separately. A later SUBSCRIBE with the same
+filter changes the subscription again. UNSUBSCRIBE ends the grants that came before it, and none that come after it.
 """
 
 from collections.abc import Collection, Iterable
 
 
 class PendingSubscribe:
-    """What one SUBSCRIBE was granted and is still wanted."""
+    """The grants of one SUBSCRIBE that were not unsubscribed meanwhile."""
 
     __slots__ = ("names",)
 
@@ -17,7 +17,7 @@ class PendingSubscribe:
 
 
 class PendingSubscriptions:
-    """That of all SUBSCRIBEs of a session that are not done."""
+    """The grants of all SUBSCRIBEs of a session that are not done."""
 
     __slots__ = ("_of",)
 
@@ -30,14 +30,14 @@ class PendingSubscriptions:
         return self._of.keys()
 
     def add(self, granted: PendingSubscribe, names: Iterable[bytes]) -> None:
-        """A SUBSCRIBE is granted these."""
+        """Add names to the grants of a SUBSCRIBE."""
         for name in names:
             if name not in granted.names:
                 granted.names.add(name)
                 self._of.setdefault(name, []).append(granted)
 
     def end(self, names: Iterable[bytes]) -> set[bytes]:
-        """These are not wanted any more. Returns those that were."""
+        """End the grants of these names. Returns the names that were granted."""
         ended: set[bytes] = set()
         for name in names:
             for granted in self._of.pop(name, ()):
@@ -46,7 +46,7 @@ class PendingSubscriptions:
         return ended
 
     def done(self, granted: PendingSubscribe) -> None:
-        """A SUBSCRIBE is done: its subscriptions are made, or came to nothing."""
+        """Remove a SUBSCRIBE whose subscriptions are made, or will not be."""
         for name in granted.names:
             of_name = self._of[name]
             of_name.remove(granted)

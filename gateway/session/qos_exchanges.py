@@ -25,7 +25,7 @@ _MOST_AVOIDED: Final = 256  # packet ids
 _ALIAS_ROOM: Final = 5  # bytes that naming an alias may add: the property, and a byte more of two lengths
 _PACKET_IDS: Final = [i.to_bytes(2, "big") for i in range(65_536)]
 
-# What a session has that has sent nothing. Shared by all of them, and never changed.
+# Empty values that all sessions share. They are never changed.
 _NO_INFLIGHT: Final[dict[int, Inflight]] = {}
 _NO_STAGED: Final[list[StagedMessage]] = []
 _NO_PACKET_IDS: Final[list[int]] = []
@@ -63,7 +63,7 @@ class QosExchanges:
         self._staged = _NO_STAGED  # those whose record is not under way
         self._received = _NO_PACKET_IDS  # PUBREC came: recorded before PUBREL goes out
         self.recorded: int = 0  # entries of `inflight` that the log has
-        self._marked = _NO_CURSORS  # those that have yet to read what a node that died may have sent
+        self._marked = _NO_CURSORS  # cursors that have yet to read messages which a lost node may have sent
         self._next_packet_id: int = 0
 
     # --- the window
@@ -412,8 +412,8 @@ class QosExchanges:
             self.recorded += 1
 
     def pop_staged(self) -> tuple[list[StagedMessage], list[int]]:
-        """What waits for the record that is written now: messages, whose packet ids it has from here on, and packet ids
-        of PUBRECs. `send_staged` follows."""
+        """Remove and return what waits for the record that is written now: messages, and packet ids of PUBRECs. The
+        packet ids count as recorded from here on. `send_staged` follows."""
         staged, received = self._staged, self._received
         self._staged, self._received = _NO_STAGED, _NO_PACKET_IDS
         for waiting in staged:
@@ -439,7 +439,7 @@ class QosExchanges:
         return found
 
     def pop_completed(self) -> list[int]:
-        """The recorded packet ids whose exchanges are over, and whose cursors have passed them. They are free now."""
+        """Free and return the recorded packet ids whose exchanges are over and whose cursors have passed them."""
         if not self.recorded:
             return []
         completed = [

@@ -1,11 +1,11 @@
-"""One client's session while a node has it: which message is sent when, and what the log has to know.
+"""One client's session while a node has it open: which message is sent when, and what is recorded in the log.
 
-There are two kinds. A *transient* session ends with its connection and writes nothing to the log; when its window or
-socket is full, it remembers one position of the log (`behind`) and reads on from there later. A *durable* one has
-a cursor for each subscription, and what it needs after a crash is in the log before it is relied on. Neither queues
-messages: the backlog of a slow client is the log (design section 5.4).
+A *transient* session ends with its connection and writes nothing to the log. When its window or its socket is full, it
+remembers one position of the log (`behind`) and reads on from there later. A *durable* session has a cursor for each
+subscription, and records what it needs after a crash before it relies on that. Neither queues messages: the backlog of
+a slow client is the log.
 
-A session is the only writer of its state. It performs no I/O: `gateway.delivery.catch_up` reads backlogs, and
+Only this package writes a session's state. It performs no I/O: `gateway.delivery.catch_up` reads backlogs, and
 `gateway.broker.session_checkpoint` writes records. Its parts are the window of messages in flight (`exchanges`), the
 subscriptions, the place in the log, and pending work.
 """
@@ -31,7 +31,7 @@ from matcher.reserved import filter_of
 from store.api import Moved, Outbound, PendingRetained
 from store.errors import StoreBusy, StoreError
 
-# What a session has that has nothing. Shared by all of them, and never changed.
+# Empty values that all sessions share. They are never changed.
 _NO_FRAMES: Final[list[bytes]] = []
 _NO_INBOUND: Final[dict[int, int]] = {}
 _NO_RETAINED: Final[dict[bytes, RetainedRequest]] = {}
@@ -39,7 +39,7 @@ _FILTER_QUEUE: Final = 0x66  # b"f": the first byte of a filter queue's name
 
 
 class Session(Subscriber):
-    """A client's session, held by this node."""
+    """A client's session that this node has open."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Session(Subscriber):
         self.is_recorded: bool = False  # the log has it open and must hear of its end
         self.closed: bool = False
         self.exchanges = QosExchanges(self, window)
-        self.behind: LogPosition | None = None  # what has no cursor reads on here; None: it is at the end
+        self.behind: LogPosition | None = None  # of subscriptions without a cursor; None: they have read all
         self.catching_up: bool = False
         self.has_news: bool = False  # there may be more to read since its turn began
         self.changed: bool = False  # cursors moved or packet ids changed since the last record
-        self.urgent: bool = False  # …and a packet to the client waits for that record
+        self.urgent: bool = False  # a packet to the client waits for the next record
         self.shared_waiting: bool = False  # a shared subscription waits for room
         self.unrecorded: list[bytes] = _NO_FRAMES  # records that the log had no room for
         self.on_change = on_change  # something has to be written to the log; bool: at once
@@ -72,18 +72,18 @@ class Session(Subscriber):
         self._shares: dict[bytes, SharedMembership] | None = None
         self._pending: PendingWork | None = None
 
-    # --- its life
+    # --- life cycle
 
     def open(self, is_recorded: bool) -> None:
-        """The session is opened. `is_recorded`: the log has it open, or is about to, and must hear of its end."""
+        """Begin. `is_recorded`: the log has the session open, or is about to, so that its end is recorded too."""
         self.is_recorded = is_recorded
 
     def restore_drops(self, drops: DropCounters | None) -> None:
-        """Go on with the counters of earlier connections."""
+        """Continue the counters of earlier connections."""
         self.drops = drops
 
     def set_durable(self, durable: bool) -> None:
-        """Have what happens recorded, or not."""
+        """Set whether the session's progress is recorded."""
         self.durable = durable
 
     def set_expiry(self, seconds: int) -> None:
@@ -91,12 +91,12 @@ class Session(Subscriber):
         self.expiry_interval = seconds
 
     def close(self) -> None:
-        """The connection has ended."""
+        """End the session's connection."""
         self.closed = True
 
     def release(self) -> None:
-        """It is closed, and its last records are made: drop what refers back to it. Else thousands of sessions would
-        wait for the garbage collector, which walks through all objects at once."""
+        """Drop the references back to this session when it is closed and its last records are made. Otherwise
+        thousands of sessions would wait for the garbage collector, which visits all objects at once."""
         self._subscriptions = None
         self._pending = None
         self.exchanges.release()
@@ -123,7 +123,7 @@ class Session(Subscriber):
             self.on_change(self, False)
 
     def begin_checkpoint(self) -> list[Cursor]:
-        """A record of all changes is written now. Returns the cursors that have come forward, as committed."""
+        """Begin a record of all changes. Returns the cursors that have moved, marked as committed."""
         self.changed = False
         self.urgent = False
         moved: list[Cursor] = []
@@ -132,7 +132,7 @@ class Session(Subscriber):
         return moved
 
     def places_at_close(self) -> dict[bytes, int]:
-        """Where the cursors go on after the connection, as far as the log does not have it, by their names. Everything
+        """Places where the cursors continue after this connection, by name, unless the log has them already. Everything
         before `next` is acknowledged or recorded as an exchange."""
         places: dict[bytes, int] = {}
         for subscription in self._subscriptions.values() if self._subscriptions is not None else ():
@@ -153,8 +153,8 @@ class Session(Subscriber):
         return changes
 
     def keep_unrecorded(self, frames: list[bytes], error: StoreError) -> None:
-        """The store did not take these records. If it was only too busy, they go with the last ones of the connection;
-        else they would keep those from the log."""
+        """Keep records that a busy store refused. They are written with the last records of the connection. After any
+        other error they would only make those fail too."""
         if isinstance(error, StoreBusy):
             self.unrecorded = self.unrecorded + frames
 
@@ -180,7 +180,7 @@ class Session(Subscriber):
 
     @property
     def subscribing(self) -> PendingSubscriptions:
-        """Filters whose records are on their way."""
+        """Filters that are granted, and whose records are not committed."""
         return self.pending.subscribing
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -241,19 +241,19 @@ class Session(Subscriber):
     # --- QoS 2 in
 
     def receive(self, packet_id: int) -> None:
-        """A QoS 2 message from the client is on its way to the log."""
+        """Note that a QoS 2 message from the client is being appended."""
         if self.inbound is _NO_INBOUND:
             self.inbound = {}
         self.inbound[packet_id] = ARRIVING
 
     def received(self, packet_ids: list[int]) -> None:
-        """The log has these messages."""
+        """Note that the messages with these packet ids are in the log."""
         for packet_id in packet_ids:
             if packet_id in self.inbound:
                 self.inbound[packet_id] = ARRIVED
 
     def forget_received(self, packet_id: int) -> int:
-        """The packet id is free again. Returns its state until now: -1 if it was free."""
+        """Free a packet id. Returns its state until now. -1: it was free."""
         state = self.inbound.get(packet_id, -1)
         if state >= 0:
             del self.inbound[packet_id]
@@ -301,7 +301,7 @@ class Session(Subscriber):
         self.on_room(self)
 
     def begin_catch_up(self) -> bool:
-        """The backlog is to be read. False: it is under way, and goes on once more before it ends; or it is closed."""
+        """Begin to read the backlog. False: that is under way and will read once more, or the session is closed."""
         self.has_news = True
         if self.catching_up or self.closed:
             return False
@@ -309,12 +309,12 @@ class Session(Subscriber):
         return True
 
     def begin_turn(self, window: int) -> None:
-        """Part of the backlog is read now, with up to `window` messages in flight."""
+        """Begin to read a part of the backlog, with up to `window` messages in flight."""
         self.has_news = False
         self.exchanges.limit_window(window)
 
     def end_catch_up(self, lagging: bool) -> None:
-        """Reading has stopped: at the end, or (`lagging`) until there is room."""
+        """Stop reading: at the end of the backlog, or (`lagging`) until there is room."""
         self.catching_up = False
         self.lagging = lagging
         if not lagging:
@@ -352,12 +352,12 @@ class Session(Subscriber):
         filter_offsets: dict[bytes, int],
         now_ms: int,
     ) -> None:
-        """A message that was just committed. Sends it if this session is at the end and has room."""
+        """See `Subscriber.offer`."""
         if route.cursors:
             self._offer_durable(route, message, topic_offset, filter_offsets, now_ms)
             return
         if self.behind is not None:
-            return  # it is read in its turn
+            return  # it is read from the log later
         if route.no_local and message.publisher == self.client_id:
             return
         if message.expires_at and message.expired(now_ms):
@@ -457,7 +457,7 @@ class Session(Subscriber):
         return True
 
     def pass_over(self, cursor: QueueCursor, offset: int, message: Message, owner: QueueCursor | None = None) -> None:
-        """Go on behind a message that is done with, or that its owner sends."""
+        """Move past a message that is not sent by this cursor."""
         if owner is not None:
             cursor.leave_to(owner, offset)
         self.note_change(cursor.pass_over(offset, message))
