@@ -260,7 +260,7 @@ class Engine(Queries):
         self._listeners.notify(commit)
         if self._views.held.earlier.is_set:
             self._held.reschedule()
-        if self._views.is_full():
+        if self._views.is_full:
             self._checkpoint()
         elif self._checkpoint_timer is None:
             self._checkpoint_timer = self._loop.call_later(self._config.checkpoint_age_s, self._on_checkpoint_age)
@@ -432,7 +432,7 @@ def _replay(views: Views, segments: Segments, end: int) -> None:
         return
     for batch in sound_batches(segments, views.position):
         views.fold(batch)
-        if views.is_full():
+        if views.is_full:
             views.checkpoint(end)
     views.skip(segments.damaged.behind(views.position))
     views.checkpoint(end)

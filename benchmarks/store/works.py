@@ -172,7 +172,7 @@ def recovery(folder: Path, _scale: float) -> Figures:
     began = time.perf_counter()
     for batch in sound_batches(segments, 0):
         views.fold(batch)
-        if views.is_full():
+        if views.is_full:
             views.checkpoint(batch.position)
     views.checkpoint(views.position)
     figures["dispatch_s_per_gib"] = (time.perf_counter() - began) / size * GIB

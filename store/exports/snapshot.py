@@ -132,7 +132,7 @@ def _fold(views: Views, segments: Segments, end: int, on_folded: Callable[[int],
         on_folded(len(data))
         if views.position >= end:
             break
-        if views.is_full():
+        if views.is_full:
             views.checkpoint(end)
     if views.position != end:
         raise LogCorrupt(segment_name(segments.base_of(views.position)), views.position, "damaged record")

@@ -134,7 +134,7 @@ class Retention:
 
     async def _keep(self, view: Keeper, below: int) -> None:
         """Copy the records before `below` that a view refers to into it, except damaged ones."""
-        copied = 0
+        copied = rows = 0
         page = view.to_keep(below, None, _PAGE)
         while True:
             for name, position, length in page.rows:
@@ -143,9 +143,10 @@ class Retention:
                 except LogCorrupt:  # the reader has logged it
                     continue
                 copied += length
-                if copied >= _KEPT_BYTES or self._views.is_full():
+                rows += 1
+                if copied >= _KEPT_BYTES or rows >= self._config.checkpoint_keys:
                     await self._checkpoint()
-                    copied = 0
+                    copied = rows = 0
             if page.after is None:
                 return
             await asyncio.sleep(0)

@@ -80,6 +80,7 @@ class Views:
         self.store_time = saved.store_time
         self.records = 0  # folded
         self.messages = 0
+        self.is_full = False  # the last fold has filled the memory for changes: a checkpoint is due
         self._state = State(database)
         self._index = Index(database, begin, self.position, self._generation_bytes)
         self._begins = Begins(self._index, self.references, begin_time)
@@ -134,6 +135,10 @@ class Views:
         self.messages += len(commit.starts) + len(commit.moved)
         self.position = commit.end
         self.store_time = batch.store_time
+        waiting = self._tails.dirty + self._state.count + self.sessions.inbound.changed + self.pops.changed
+        self.is_full = (
+            waiting >= self._config.checkpoint_keys or self._tails.references >= self._config.checkpoint_references
+        )
         return commit
 
     def skip(self, position: int) -> None:
@@ -145,11 +150,6 @@ class Views:
     def is_dirty(self) -> bool:
         """Whether anything was folded since the checkpoint."""
         return self.position != self.checkpointed
-
-    def is_full(self) -> bool:
-        """Whether the changes in memory have reached their bound."""
-        waiting = self._tails.dirty + self._state.count + self.sessions.inbound.changed + self.pops.changed
-        return waiting >= self._config.checkpoint_keys or self._tails.references >= self._config.checkpoint_references
 
     def checkpoint(self, durable: int) -> None:
         """Write the changes and the checkpoint. The log is known to be on disk up to `durable`."""
@@ -164,6 +164,7 @@ class Views:
         self._state.forget()
         self._tails.forget()
         self.checkpointed = self.position
+        self.is_full = False
 
     def end(self, queue: bytes) -> int:
         """The offset that the next message of the queue gets."""

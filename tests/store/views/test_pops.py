@@ -119,7 +119,7 @@ def test_any_history_is_what_the_dictionary_says(tmp_path_factory, history, size
             everything += step
             for frame in step:
                 fold(model, frame)
-            if eager or store.views.is_full():
+            if eager or store.views.is_full:
                 store.views.checkpoint(store.writer.durable)
                 assert store.views.pops.changed == 0
                 assert store.views.pops.size <= limit

@@ -150,7 +150,7 @@ def test_any_history_cut_anywhere_folds_to_the_same_state(tmp_path_factory, hist
             for a, b in zip(first, second, strict=True):
                 assert (a.starts, a.topic_offsets, a.topics) == (b.starts, b.topic_offsets, b.topics)
                 assert (a.filter_offsets, a.moved, a.dead_letters) == (b.filter_offsets, b.moved, b.dead_letters)
-            if crashing.views.is_full():
+            if crashing.views.is_full:
                 crashing.views.checkpoint(crashing.writer.durable)
     crashing = crashing.crash()
     for client in (b"c1", b"c2", b"longer client"):
