@@ -255,7 +255,8 @@ class Connection(PublishHandler):
             self.limit_rate(published)
         if released is not None:
             self.release(session, released)
-        self._end_read(deferred)
+        if deferred is not None or self.disconnect_packet is not None:
+            self._end_read(deferred)
 
     def _end_read(self, deferred: list[Packet] | None) -> None:
         """End with DISCONNECT, or handle the deferred packets when the messages before them are committed."""
