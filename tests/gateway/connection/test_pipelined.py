@@ -165,7 +165,7 @@ async def test_unsubscribe_does_not_overtake_a_message(node: Node, version: int,
 async def test_what_is_behind_a_waiting_subscribe_waits_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what comes in later reads, and what ends the connection."""
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, True)
-    connection = node._sessions.held[b"c"][1]
+    connection = node._sessions.open_sessions[b"c"][1]
     go_on = slow_disk(monkeypatch)
     client.send(wire.publish(5, b"t", b"1", 1, 1))
     while not connection.uncommitted:  # noqa: ASYNC110
@@ -196,7 +196,7 @@ async def test_a_disconnect_behind_a_waiting_subscribe_drops_the_will(
     client = await RawClient.open(node.ports.mqtt, 5)
     client.send(wire.connect(5, b"c", 0x06, rest=b"\x00" + wire.text(b"will") + wire.text(b"lost")))
     await client.packet()
-    connection = node._sessions.held[b"c"][1]
+    connection = node._sessions.open_sessions[b"c"][1]
     go_on = slow_disk(monkeypatch)
     client.send(wire.publish(5, b"t", b"1", 1, 1) + wire.subscribe(5, 2, (b"t", 0)) + b"\xe0\x00")
     while not connection.awaits_commit:  # noqa: ASYNC110
