@@ -73,6 +73,14 @@ _PUBREL: Final = 0x62
 _PUBCOMP: Final = 0x70
 _PINGREQ: Final = 0xC0
 _PUBLISH: Final = 3  # the upper half of one
+# First bytes that a client may send behind CONNECT: a packet type of its own, with the flags of that (section 2.1).
+_FLAGS: Final = {3: (0, 1, 2, 3, 4, 5, 10, 11, 12, 13), 6: (2,), 8: (2,), 10: (2,)}  # others: 0
+_FIRST_BYTES: Final = frozenset(
+    [kind << 4 | flags for kind in (3, 4, 5, 6, 7, 8, 10, 12, 14, 15) for flags in _FLAGS.get(kind, (0,))]
+)
+_NO_CONNECT: Final = bytes([first == _CONNECT for first in range(256)])  # tables: 1 for what may come
+_BEHIND_CONNECT_5: Final = bytes([first in _FIRST_BYTES for first in range(256)])
+_BEHIND_CONNECT_311: Final = bytes([first in _FIRST_BYTES and first != 0xF0 for first in range(256)])
 
 # Reason codes that clients may use (table 2-6), by packet type.
 _ACK_REASONS: Final = frozenset((0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
@@ -132,8 +140,8 @@ class Decoder:
     __slots__ = (
         "_aliases",
         "_blocks",
-        "_connected",
         "_ended",
+        "_first_bytes",
         "_heavy",
         "_keeps_session",
         "_limit",
@@ -179,7 +187,7 @@ class Decoder:
         self._max_user_properties = max_user_properties
         self._max_filters = max_filters
         self._limit: i64 = min(max_packet_size, MAX_CONNECT_SIZE)  # bytes of the next packet
-        self._connected = False  # CONNECT came
+        self._first_bytes = _NO_CONNECT  # a table of those that may come
         self._keeps_session = False  # its session outlives the connection
         self._method: bytes | None = None  # of authentication, in CONNECT
         self._ended = False  # DISCONNECT came
@@ -233,11 +241,13 @@ class Decoder:
         at: i64 = 0
         end: i64 = len(data)
         weight: i64 = 0
-        connected = self._connected
-        while end - at >= 2:
+        first_bytes = self._first_bytes
+        while at < end:
             first: i64 = data[at]
-            if not connected and first != _CONNECT:
-                raise ProtocolError("the first packet is not CONNECT (MQTT-3.1.0-1)")
+            if not first_bytes[first]:
+                raise self._wrong_first_byte(first)
+            if end - at < 2:
+                break
             start = at + 2
             length: i64 = data[at + 1]
             if length >= 0x80:
@@ -261,7 +271,7 @@ class Decoder:
                 packets.append(_PING)
             else:
                 packets.append(self._other(Reader(data, start, stop), first))
-                connected = True
+                first_bytes = self._first_bytes
                 if self._ended:
                     return end
                 weight += _OTHER_WEIGHT + length // _OTHER_BYTES
@@ -292,9 +302,7 @@ class Decoder:
         if qos:
             packet_id = _packet_id(data, at)
             at += 2
-            self._count_in(qos)
-        elif first & 8:
-            raise MalformedPacket("DUP with QoS 0 (MQTT-3.3.1-2)")
+            self._count_in()
         block = b""
         alias: i64 = 0
         is_text = False
@@ -310,9 +318,7 @@ class Decoder:
             topic = _cache.add_topic(raw)
         return Publish(topic, data[at:stop], qos, first & 1 != 0, first & 8 != 0, packet_id, block, is_text)
 
-    def _count_in(self, qos: i64) -> None:
-        if qos == 3:
-            raise MalformedPacket("PUBLISH of QoS 3 (MQTT-3.3.1-4)")
+    def _count_in(self) -> None:
         self.unacknowledged += 1
         if self.unacknowledged > self.receive_maximum and self.version == MQTT_5:
             text = f"more than {self.receive_maximum} messages in flight (MQTT-3.3.4-7)"
@@ -349,9 +355,6 @@ class Decoder:
     def _other(self, reader: Reader, first: i64) -> Packet:
         """Every packet that needs no haste."""
         kind: i64 = first >> 4
-        flags = first & 0x0F
-        if flags != (2 if kind in (6, 8, 10) else 0):
-            raise MalformedPacket(f"reserved flags of packet type {kind} (MQTT-2.1.3-1)")
         if kind == PacketType.CONNECT.value:
             return self._read_connect(reader)
         if PacketType.PUBACK.value <= kind <= PacketType.PUBCOMP.value:
@@ -364,21 +367,33 @@ class Decoder:
             raise MalformedPacket("PINGREQ has no content (section 3.12.1)")
         if kind == PacketType.DISCONNECT.value:
             return self._read_disconnect(reader)
-        if kind == PacketType.AUTH.value and self.version == MQTT_5:
-            return self._read_auth(reader)
-        if kind in (0, PacketType.AUTH.value):
-            raise MalformedPacket(f"packet type {kind} is reserved (section 2.1.2)")
-        raise ProtocolError(f"a client does not send packet type {kind} (section 2.1.2)")
+        return self._read_auth(reader)
+
+    def _wrong_first_byte(self, first: i64) -> ProtocolError:
+        """Why no packet that begins with this byte may come."""
+        kind: i64 = first >> 4
+        flags = first & 0x0F
+        if self._first_bytes is _NO_CONNECT:
+            return ProtocolError("the first packet is not CONNECT (MQTT-3.1.0-1)")
+        if kind == PacketType.PUBLISH.value:
+            if flags >> 1 & 3 == 3:
+                return MalformedPacket("PUBLISH of QoS 3 (MQTT-3.3.1-4)")
+            return MalformedPacket("DUP with QoS 0 (MQTT-3.3.1-2)")
+        if kind == 0 or (kind == PacketType.AUTH.value and self.version != MQTT_5):
+            return MalformedPacket(f"packet type {kind} is reserved (section 2.1.2)")
+        if flags != (2 if kind in (6, 8, 10) else 0):
+            return MalformedPacket(f"reserved flags of packet type {kind} (MQTT-2.1.3-1)")
+        if kind == PacketType.CONNECT.value:
+            return ProtocolError("a second CONNECT (MQTT-3.1.0-2)")
+        return ProtocolError(f"a client does not send packet type {kind} (section 2.1.2)")
 
     def _read_connect(self, reader: Reader) -> Connect:
-        if self._connected:
-            raise ProtocolError("a second CONNECT (MQTT-3.1.0-2)")
         level = read_protocol_level(reader)
         self.version = MQTT_311 if level < MQTT_5 else MQTT_5
         if level != self.version:
             raise UnsupportedProtocolVersion(f"protocol level {level} (MQTT-3.1.2-2)")
         connect = read_connect(reader, level, self._max_user_properties)
-        self._connected = True
+        self._first_bytes = _BEHIND_CONNECT_5 if self.version == MQTT_5 else _BEHIND_CONNECT_311
         self._keeps_session = connect.session_expiry_interval != 0
         self._method = connect.authentication_method
         self._limit = self._max_packet_size

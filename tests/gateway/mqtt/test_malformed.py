@@ -308,6 +308,22 @@ def test_packets_before_a_malformed_one_are_delivered(data: bytes, reason: int, 
     assert decoder.feed(b"\xc0\x00") == []
 
 
+@pytest.mark.mqtt5("2.1.3-1", "3.1.0-1", "3.1.0-2", "3.3.1-2", "3.3.1-4")
+@pytest.mark.mqtt311("2.2.2-2", "3.1.0-1", "3.1.0-2", "3.3.1-2", "3.3.1-4")
+@pytest.mark.parametrize("version", [0, 4, 5])
+def test_a_wrong_first_byte_is_refused_at_that_byte(version: int) -> None:
+    """Nobody waits for the rest of a packet that no client may send."""
+    right = {0x10}
+    if version:
+        right = {0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0, *([0xF0] if version == 5 else [])}
+        right |= {0x30 | flags for flags in range(16) if flags & 6 != 6 and flags not in (8, 9)}
+    for first in range(256):
+        decoder = Decoder()
+        decoder.feed(wire.connect_packet(version) if version else b"")
+        assert decoder.feed(bytes([first])) == []
+        assert (decoder.error is None) == (first in right), hex(first)
+
+
 SEEDS = [
     wire.publish(5, b"a/b", b"xyz", 1, properties=wire.pair(b"a", b"b") + b"\x23\x00\x01" + EXPIRY),
     wire.subscribe(5, 1, (b"a/#", 1), properties=b"\x0b\x05"),
