@@ -350,9 +350,12 @@ class QosExchanges:
         return True
 
     def pubrec(self, packet_id: int, reason: int) -> bool:
-        """PUBREC. A failure ends the exchange (MQTT-4.3.3); else PUBREL goes out, once recorded."""
+        """PUBREC. A failure ends the exchange (MQTT-4.3.3); else PUBREL goes out, once recorded. False: the packet id
+        belongs to a QoS 1 exchange."""
         entry = self.inflight.get(packet_id)
         if entry is None:
+            if reason >= 0x80:
+                return True  # the client has no exchange that a PUBREL would end
             self._send_pubrel(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
             return True
         if entry.phase >= COMPLETED:
@@ -375,11 +378,12 @@ class QosExchanges:
         return True
 
     def pubcomp(self, packet_id: int) -> bool:
-        """PUBCOMP. False: the packet id belongs to a QoS 1 exchange."""
+        """PUBCOMP. False: the packet id belongs to a QoS 1 exchange, or to one whose PUBREC has not come
+        (MQTT-4.13.1-1)."""
         entry = self.inflight.get(packet_id)
         if entry is None or entry.phase >= COMPLETED:
             return True
-        if entry.qos != 2:
+        if entry.qos != 2 or entry.phase == SENT:
             return False
         if entry.phase == RELEASED:
             self._complete(packet_id, entry)

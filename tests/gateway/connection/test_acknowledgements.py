@@ -178,3 +178,27 @@ async def test_a_full_window_delays_nothing_but_messages(ports: Ports, expiry: i
     await client.quiet()
     client.send(ack(PUBCOMP, first.packet_id))
     assert (await client.message()).payload == b"2"
+
+
+@pytest.mark.mqtt5("4.13.1-1")
+@pytest.mark.mqtt311("4.8.0-1")
+@VERSIONS
+@pytest.mark.parametrize("clean", [True, False])
+async def test_pubcomp_in_place_of_pubrec_is_a_protocol_error(node: Node, version: int, clean: bool) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", version, clean, expiry=0 if clean else 100)
+    await client.subscribe((b"t", 2))
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", version)
+    await publisher.publish(b"t", b"x", 2)
+    client.send(ack(PUBCOMP, (await client.message()).packet_id))
+    if version == 5:
+        assert (await client.expect(DISCONNECT)).reason == 0x82
+    await client.closed()
+
+
+async def test_an_unsolicited_pubrec_that_fails_is_not_answered(ports: Ports) -> None:
+    """A PUBREL would belong to an exchange that neither side has (MQTT 5, section 4.3.3)."""
+    client = await RawClient.connect(ports.mqtt, b"c", 5)
+    client.send(wire.packet(PUBREC << 4, b"\x00\x09\x97"))
+    await client.quiet()
+    client.send(ack(PUBREC, 9))
+    assert (await client.expect(PUBREL)).reason == 0x92
