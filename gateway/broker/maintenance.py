@@ -38,11 +38,11 @@ class Maintenance:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def clean_up_after(self, is_gone: Callable[[bytes], bool]) -> None:
-        """Clean up after nodes that are gone: send their wills, close their sessions, end their shared memberships.
+        """Clean up after nodes that are gone: close their sessions, send their wills, end their shared memberships.
 
-        Raises StoreError.
+        The sessions come first. What is in their queues then may have been sent, and comes again with DUP; a will was
+        not (MQTT-3.3.1-3). Raises StoreError.
         """
-        await self.wills.send_left(is_gone)
         after: bytes | None = None
         while page := await self._store.sessions_open(after, _PAGE):
             now_ms = int(time() * 1000)
@@ -52,6 +52,7 @@ class Maintenance:
             )
             after = page[-1][0]
             await asyncio.sleep(0)  # there may be very many: let other tasks run
+        await self.wills.send_left(is_gone)
         after = None
         while shares := await self._store.transient_shares(after, _PAGE):
             left = [(group, gateway) for group, gateways in shares for gateway in gateways if is_gone(gateway)]

@@ -79,13 +79,13 @@ class Wills:
         self._new = asyncio.Event()  # one has begun to wait
 
     async def send_left(self, is_gone: Callable[[bytes], bool]) -> None:
-        """Send the wills of connections that were open when their node died, but for those with a delay. is_gone:
-        whether the node of this name has died. Raises StoreError."""
+        """Send the wills of connections that were open when their node died and have no session in the log. The others
+        are due since their session was closed. is_gone: whether the node of this name has died. Raises StoreError."""
         after: bytes | None = None
         while page := await self._store.wills(after, _PAGE):
             wills: list[StoredWill] = []
             for will in page:
-                if will.due_ms or not is_gone(will.gateway) or (will.delay_interval and await self._may_wait(will)):
+                if will.due_ms or not is_gone(will.gateway):
                     continue
                 wills.append(will)
                 if sum([len(will.payload) for will in wills]) > _SIZE:
@@ -169,8 +169,3 @@ class Wills:
                 "denied", f"the will of {who} to {will.topic[:64]!r} may not be sent any more: dropped"
             )
         return frames, sent
-
-    async def _may_wait(self, will: StoredWill) -> bool:
-        """Whether the will's session outlives its connection."""
-        state = await self._store.session_row(will.client_id)
-        return state is not None and not state.closed_at and state.expiry_interval > 0

@@ -17,7 +17,7 @@ from tests.gateway.crash import copy_log, crashed
 from tests.gateway.mqtt import wire
 from tests.gateway.people import ask, login, set_rules, set_user
 from tests.gateway.raw import CONNACK, DISCONNECT, RawClient, connect
-from tests.waiting import patience
+from tests.waiting import patience, until
 
 
 @pytest.fixture
@@ -203,6 +203,7 @@ async def test_wills_of_a_node_that_died_are_judged_by_the_next(
     await append(engine, [control.RulesSet([everything]).frame(b"alice"), control.UserRemoved().frame(b"carol")])
     await engine.close()
     again = await make_node("copy", mqtt__auth=["password"])
+    await until(lambda: again.counters.wills_sent + again.counters.wills_denied == 4)
     assert (again.counters.wills_sent, again.counters.wills_denied) == (1, 3)
     assert again._engine is not None
     assert await again._engine.wills(None, 9) == []
@@ -224,6 +225,7 @@ async def test_of_what_no_rule_speaks_the_listener_decides_that_the_will_came_by
     await append(engine, [control.RulesSet([]).frame(b"alice")])
     await engine.close()
     again = await make_node("copy")
+    await until(lambda: again.counters.wills_sent + again.counters.wills_denied == 1)
     assert (again.counters.wills_sent, again.counters.wills_denied) == ((1, 0) if default == "allow" else (0, 1))
     await client.drop()
 

@@ -109,9 +109,10 @@ async def test_the_death_of_the_node_sends_wills_once(make_node: MakeNode, expir
     await until(lambda: len(node._sessions.open_sessions) == 2 and not list(node._sessions._ending.all()))
     for name in ("first", "second"):
         node = await crashed(make_node, node, name)
+        of_node = 2 if name == "first" else 0
+        await until(lambda: node.counters.wills_sent == of_node)
         assert await sent(node) == [b"earlier", b"gone", b"gone"]
         assert await wills(node) == []
-        assert node.counters.wills_sent == (2 if name == "first" else 0)
     for client in held:
         await client.drop()
 
@@ -283,3 +284,26 @@ async def test_a_clock_that_was_set_back_does_not_keep_a_will(
         assert -3610 <= message.due_ms / 1000 - time() - MAX_DELAY <= -3600
     assert await wills(node) == []
     await held.drop()
+
+
+@pytest.mark.mqtt5("3.3.1-3")
+@pytest.mark.mqtt311("3.3.1-3")
+@pytest.mark.parametrize("expiry", [0, 100])
+async def test_a_will_of_a_killed_node_comes_without_dup(node: Node, make_node: MakeNode, expiry: int) -> None:
+    """It was not in the queue when the node died. What was there may have been sent, and comes with DUP."""
+    watcher = await RawClient.connect(node.ports.mqtt, b"watcher", 5, False, expiry=100)
+    await watcher.subscribe((b"w/#", 1))
+    client = await RawClient.open(node.ports.mqtt, 5)
+    properties = b"\x11" + wire.u32(expiry)
+    client.send(
+        wire.connect(5, b"d", 0x0E, properties=properties, rest=b"\x00" + wire.text(b"w/d") + wire.text(b"lost"))
+    )
+    await client.packet()
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    await publisher.publish(b"w/p", b"before")
+    await watcher.message()
+    again = await RawClient.connect(
+        (await crashed(make_node, node, "killed")).ports.mqtt, b"watcher", 5, False, expiry=100
+    )
+    messages = sorted([await again.message() for _ in range(2)], key=lambda message: message.payload)
+    assert [(message.payload, message.dup) for message in messages] == [(b"before", True), (b"lost", False)]
