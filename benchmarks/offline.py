@@ -29,7 +29,7 @@ OWN: Final = "sluice"
 PUBLISHERS: Final = 10
 INFLIGHT: Final = 100  # messages of a publisher
 PROBE_SECONDS: Final = 0.005  # between two PINGREQs of the probe
-Told = dict[str, Any]  # the load generator's JSON line
+Report = dict[str, Any]  # the load generator's JSON line
 
 
 class LoadFailed(Exception):
@@ -74,7 +74,7 @@ def main() -> int:
         return 1
     arguments.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="offline-", dir=arguments.folder)).absolute()
-    results: list[Told] = []
+    results: list[Report] = []
     try:
         for scale in SCALES:
             if scale.sessions in arguments.sessions:
@@ -128,12 +128,12 @@ def names(text: str) -> tuple[str, ...]:
 # --- the works
 
 
-def measure(name: str, scale: Scale, folder: Path) -> Told:
+def measure(name: str, scale: Scale, folder: Path) -> Report:
     """One broker, started for this, and one number of sessions. Raises `LoadFailed`, `BrokerUnavailable`."""
     broker = peers.start(name, folder / f"{name}-{scale.sessions}")
     try:
         result = facts([broker], folder) if name == OWN else {}
-        figures: Told = {"work": f"{scale.sessions:,} sessions", "broker": name, "facts": result}
+        figures: Report = {"work": f"{scale.sessions:,} sessions", "broker": name, "facts": result}
         memory = broker.memory()
         made = load(broker, "create", sessions=scale.sessions)
         figures["create"] = cost(made, scale.sessions)
@@ -152,13 +152,13 @@ def measure(name: str, scale: Scale, folder: Path) -> Told:
     return figures
 
 
-def measure_storm(folder: Path) -> Told:
-    """Thousands come back in the same moment; somebody else's PINGREQ tells how long the node was away meanwhile."""
+def measure_storm(folder: Path) -> Report:
+    """Thousands of clients reconnect at once. The PINGREQs of another client show how long the node is busy."""
     broker = peers.start(OWN, folder / "storm")
     try:
         load(broker, "create", sessions=STORM.sessions)
         publish(broker, PUBLISHERS, STORM.missed)
-        figures: Told = {"work": f"storm of {STORM.sessions:,}", "broker": OWN}
+        figures: Report = {"work": f"storm of {STORM.sessions:,}", "broker": OWN}
         figures["drain"] = drain(broker, STORM.sessions, STORM.at_once, STORM.missed)
         figures["sound"] = figures["drain"]["sound"]
     finally:
@@ -166,9 +166,9 @@ def measure_storm(folder: Path) -> Told:
     return figures
 
 
-def measure_queue(folder: Path, rounds: int) -> Told:
+def measure_queue(folder: Path, rounds: int) -> Report:
     """What a message costs with nobody behind, with a session behind that is offline, and with one that is there."""
-    costs: dict[str, list[Told]] = {"nobody": [], "offline": [], "connected": []}
+    costs: dict[str, list[Report]] = {"nobody": [], "offline": [], "connected": []}
     for number in range(rounds):
         for who, found in costs.items():
             broker = peers.start(OWN, folder / f"queue-{who}-{number}")
@@ -206,21 +206,21 @@ def start(mode: str, broker: Broker, **options: object) -> subprocess.Popen[str]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def ended(loader: subprocess.Popen[str]) -> Told:
+def ended(loader: subprocess.Popen[str]) -> Report:
     """Its result. Raises `LoadFailed`."""
     output, _ = loader.communicate()
     if loader.returncode or not output:
         raise LoadFailed("the load generator gave no result")
-    told: Told = json.loads(output.splitlines()[-1])
-    return told
+    report: Report = json.loads(output.splitlines()[-1])
+    return report
 
 
-def load(broker: Broker, mode: str, **options: object) -> Told:
+def load(broker: Broker, mode: str, **options: object) -> Report:
     """Its result, and the broker's CPU seconds beside it. Raises `LoadFailed`."""
     before = broker.cpu_seconds()
-    told = ended(start(mode, broker, **options))
-    told["broker_cpu"] = broker.cpu_seconds() - before
-    return told
+    report = ended(start(mode, broker, **options))
+    report["broker_cpu"] = broker.cpu_seconds() - before
+    return report
 
 
 def publish(
@@ -230,7 +230,7 @@ def publish(
     topic: str = "offline",
     inflight: int = INFLIGHT,
     until: subprocess.Popen[str] | None = None,
-) -> Told:
+) -> Report:
     """Publish, and see what each message costs: to the last acknowledgement, or until this subscriber has all. Raises
     `LoadFailed`."""
     options = {"connections": connections, "inflight": inflight, "count": count, "topic": topic}
@@ -241,49 +241,51 @@ def publish(
     memory, cpu, written = broker.memory(), broker.cpu_seconds(), bytes_written(broker)
     loader.stdin.write("go\n")
     loader.stdin.flush()
-    told = ended(loader)
-    sound = told["complete"]
+    report = ended(loader)
+    sound = report["complete"]
     if until is not None:
         heard = ended(until)
         sound = sound and is_sound(heard) and heard["received"] == count
-    told["broker_cpu"] = broker.cpu_seconds() - cpu
+    report["broker_cpu"] = broker.cpu_seconds() - cpu
     return {
-        **cost(told, count),
+        **cost(report, count),
         "memory_growth_mb": (broker.memory() - memory) / 1e6,
         "written_bytes_each": (bytes_written(broker) - written) / max(count, 1),
         "sound": sound,
     }
 
 
-def drain(broker: Broker, sessions: int, at_once: int, each: int) -> Told:
+def drain(broker: Broker, sessions: int, at_once: int, each: int) -> Report:
     """Have sessions come back for what they missed. Raises `LoadFailed`."""
     memory = broker.memory()
     probe = Probe(broker.port)
     options = {"sessions": sessions, "at_once": at_once, "each": each, "publishers": PUBLISHERS}
-    told = load(broker, "drain", **options)
+    report = load(broker, "drain", **options)
     probe.stop()
     growth = (broker.memory() - memory) / 1e6
     return {
-        **cost(told, told["received"]),
-        "first_ms": told["first_ms"],
+        **cost(report, report["received"]),
+        "first_ms": report["first_ms"],
         "memory_growth_mb": growth,
-        "missing": told["missing"],
-        "repeated": told["repeated"],
-        "repeated_with_dup": told["repeated_with_dup"],
-        "disordered": told["disordered"],
+        "missing": report["missing"],
+        "repeated": report["repeated"],
+        "repeated_with_dup": report["repeated_with_dup"],
+        "disordered": report["disordered"],
         "ping_ms": probe.latencies(),
-        "sound": is_sound(told) and told["received"] == sessions * each,
+        "sound": is_sound(report) and report["received"] == sessions * each,
     }
 
 
-def is_sound(told: Told) -> bool:
-    """Nothing is missing, repeated or out of order, and everybody found a session."""
-    return told["complete"] and not any(told[key] for key in ("missing", "repeated", "disordered", "without_session"))
+def is_sound(report: Report) -> bool:
+    """Return whether nothing is missing, repeated or out of order, and every client found its session."""
+    return report["complete"] and not any(
+        report[key] for key in ("missing", "repeated", "disordered", "without_session")
+    )
 
 
-def cost(told: Told, count: int) -> Told:
+def cost(report: Report, count: int) -> Report:
     count = max(count, 1)
-    return {"count": count, "per_second": count / told["seconds"], "cpu_us": told["broker_cpu"] / count * 1e6}
+    return {"count": count, "per_second": count / report["seconds"], "cpu_us": report["broker_cpu"] / count * 1e6}
 
 
 def bytes_written(broker: Broker) -> int:
@@ -331,7 +333,7 @@ class Probe:
 # --- what is said
 
 
-def show(result: Told) -> None:
+def show(result: Report) -> None:
     """A block for people."""
     print(f"\n{result['work']}, {result['broker']}{'' if result['sound'] else ': NOT SOUND'}")
     for name, figures in result.items():
@@ -352,7 +354,7 @@ def show(result: Told) -> None:
         print(line, flush=True)
 
 
-def targets(results: list[Told]) -> str:
+def targets(results: list[Report]) -> str:
     """The targets that were measured, each with whether it is met, as a Markdown table."""
     rows = [["targets", "wanted", "measured", ""]]
     for result in results:

@@ -89,8 +89,8 @@ def _mosquitto_with(folder: Path, port: int, persistence: list[str]) -> Launch:
         *(f"listener {tls_port} 127.0.0.1", f"certfile {certificate}", f"keyfile {key}"),
     ]
     config.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    told = subprocess.run([program, "-h"], capture_output=True, text=True, check=False).stdout.split()
-    return Launch([program, "-c", str(config)], told[2] if len(told) > 2 else "unknown", tls_port=tls_port)
+    output = subprocess.run([program, "-h"], capture_output=True, text=True, check=False).stdout.split()
+    return Launch([program, "-c", str(config)], output[2] if len(output) > 2 else "unknown", tls_port=tls_port)
 
 
 def _amqtt(folder: Path, port: int) -> Launch:
@@ -109,8 +109,8 @@ def _nats(folder: Path, port: int) -> Launch:
         *(f'jetstream {{ store_dir: "{folder / "data"}" }}', f'mqtt {{ listen: "127.0.0.1:{port}" }}'),
     ]
     config.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
-    return Launch([program, "-c", str(config)], told.strip().rpartition("v")[2] or "unknown")
+    output = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return Launch([program, "-c", str(config)], output.strip().rpartition("v")[2] or "unknown")
 
 
 def _rabbitmq(folder: Path, port: int) -> Launch:

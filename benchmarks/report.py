@@ -36,7 +36,7 @@ def tables(figures: Sequence[Figure]) -> str:
 
 
 def verdicts(row: dict[str, Figure]) -> str:
-    """The targets of a work, each with whether it is met; without one where it could not be told."""
+    """The targets of a work, each with a mark if it is met; without a mark if the peer was not measured."""
     own = row.get(OWN)
     return ", ".join(_verdict(target, row) for target in own.targets) if own is not None and own.targets else _NONE
 

@@ -97,15 +97,15 @@ def settled_cpu(broker: Broker) -> float:
 
 
 def sample(work: Work, line: str, broker_cpu: float) -> Sample:
-    """What the load generator's JSON `line` says, beside the broker's CPU seconds."""
-    told = json.loads(line)
-    latency = told["latency_us"] or {}
+    """Parse a line of the load generator, and add the broker's CPU seconds."""
+    report = json.loads(line)
+    latency = report["latency_us"] or {}
     return Sample(
-        complete=told["complete"],
-        units=told["received"] if work.unit == "delivery" else told["acked"],
-        seconds=told["seconds"],
+        complete=report["complete"],
+        units=report["received"] if work.unit == "delivery" else report["acked"],
+        seconds=report["seconds"],
         broker_cpu=broker_cpu,
-        loader_cpu=told["cpu_seconds"],
+        loader_cpu=report["cpu_seconds"],
         p50_us=latency.get("p50"),
         p99_us=latency.get("p99"),
     )

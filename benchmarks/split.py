@@ -1,7 +1,7 @@
 """`python -m benchmarks.split`, which `make bench-split` calls: one process against a store and two gateways.
 
 Ingest is loaded by two load generators at once, one for each gateway, or both for the one process. Latency is that of
-messages from a client of the first gateway to one of the second, 2,000 a second. CPU is told by process.
+messages from a client of the first gateway to one of the second, 2,000 a second. CPU time is reported by process.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _TIMEOUT: Final = 10.0
 _TOPIC: Final = b"split/latency"
 _SIZE: Final = 256  # bytes of a payload; it begins with the time
 
-Told = dict[str, Any]
+Report = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ def _start(name: str, folder: Path, *flags: str | int) -> Broker:
     return run(name, Launch(command, ""), int(flags[-1]), own)
 
 
-def ingest(setup: Setup, count: int) -> Told:
+def ingest(setup: Setup, count: int) -> Report:
     """Messages of QoS 1 taken in, by 2 × 50 connections with 20 in flight each. Raises `LoadFailed`."""
     command = [str(LOADER), "--mode", "ingest", "--qos", "1", "--connections", str(_CONNECTIONS)]
     command += ["--inflight", str(_INFLIGHT), "--count", str(count // 2), "--warmup", str(count // 20)]
@@ -107,13 +107,13 @@ def ingest(setup: Setup, count: int) -> Told:
         for loader in loaders:
             loader.kill()
             loader.wait()
-    told = [json.loads(line) for line in lines]
-    messages = sum(each["acked"] for each in told)
+    reports = [json.loads(line) for line in lines]
+    messages = sum(each["acked"] for each in reports)
     cpu_us = {name: cpu * 1e6 / messages for name, cpu in used.items()}
-    return {"per_second": messages / seconds, "cpu_us": cpu_us, "loader_cpu_s": sum(e["cpu_seconds"] for e in told)}
+    return {"per_second": messages / seconds, "cpu_us": cpu_us, "loader_cpu_s": sum(e["cpu_seconds"] for e in reports)}
 
 
-def latency(setup: Setup, seconds: float) -> Told:
+def latency(setup: Setup, seconds: float) -> Report:
     """From PUBLISH at the first port to PUBLISH at the second, QoS 1, in ms."""
     publisher, subscriber = (_connected(port, name) for port, name in zip(setup.ports, (b"in", b"out"), strict=True))
     subscriber.sendall(b"\x82" + bytes([5 + len(_TOPIC)]) + b"\0\1" + len(_TOPIC).to_bytes(2) + _TOPIC + b"\0")
@@ -166,12 +166,12 @@ def _costs(cpu_us: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {cpu:.1f}" for name, cpu in cpu_us.items())
 
 
-def _tell(ingests: Mapping[str, Sequence[Told]], latencies: Mapping[str, Told]) -> None:
+def _print_report(ingests: Mapping[str, Sequence[Report]], latencies: Mapping[str, Report]) -> None:
     print("| setup | ingest QoS 1, 100 × 20 | CPU a message, µs | in → out at 2,000/s, p50, p99 | CPU a message, µs |")
     print("| --- | ---: | --- | --- | --- |")
     for name, rounds in ingests.items():
-        best = max(rounds, key=lambda told: told["per_second"])
-        rate = statistics.median([told["per_second"] for told in rounds])
+        best = max(rounds, key=lambda report: report["per_second"])
+        rate = statistics.median([report["per_second"] for report in rounds])
         found = latencies[name]
         times = f"{found.get('p50_ms', 0):.2f} ms, {found.get('p99_ms', 0):.2f} ms"
         print(f"| {name} | {rate:,.0f}/s | {_costs(best['cpu_us'])} | {times} | {_costs(found['cpu_us'])} |")
@@ -184,8 +184,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="of the latency")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all that was measured")
     arguments = parser.parse_args()
-    ingests: dict[str, list[Told]] = {}
-    latencies: dict[str, Told] = {}
+    ingests: dict[str, list[Report]] = {}
+    latencies: dict[str, Report] = {}
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         setups: list[Setup] = []
         try:
@@ -204,7 +204,7 @@ def main() -> int:
         finally:
             for setup in setups:
                 setup.stop()
-    _tell(ingests, latencies)
+    _print_report(ingests, latencies)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"ingest": ingests, "latency": latencies}, indent=1), encoding="utf-8")
     return 0

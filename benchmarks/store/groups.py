@@ -58,9 +58,9 @@ def consumers(batch: int) -> Callable[[Path, float], Figures]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.store.groups", str(port), str(batch)), stdout=asyncio.subprocess.PIPE
         )
-        told, _ = await process.communicate()
+        output, _ = await process.communicate()
         used = time.process_time() - used
-        count, took, theirs = (float(word) for word in told.split())
+        count, took, theirs = (float(word) for word in output.split())
         states = [each for group in await engine.groups(None, 1) for each in group.queues]
         assert count == sum(each.floor for each in states), "not everything was settled"
         await server.stop()

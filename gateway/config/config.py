@@ -373,13 +373,13 @@ def _check_host(host: str) -> None:
 
 def _check_grpc(grpc: GrpcConfig) -> None:
     if bool(grpc.certificate) != bool(grpc.key):
-        raise ConfigError("grpc.certificate and grpc.key need each other")
+        raise ConfigError("grpc.certificate and grpc.key must be given together")
     if grpc.client_ca and not grpc.certificate:
         raise ConfigError("grpc.client_ca needs grpc.certificate and grpc.key")
     if "certificate" in grpc.auth and not grpc.client_ca:
         raise ConfigError("grpc.auth with certificates needs grpc.client_ca")
     if ("signature" in grpc.auth) != bool(grpc.access_keys):
-        raise ConfigError('grpc.auth with "signature" and grpc.access_keys need each other')
+        raise ConfigError('grpc.auth with "signature" and grpc.access_keys must be given together')
 
 
 def _check_listeners(mqtt: MqttConfig) -> None:

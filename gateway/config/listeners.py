@@ -88,7 +88,7 @@ def _check_tls(listener: ListenerConfig) -> str:
         if number and not certificate.names:
             return "certificates after the first need names"
     if (listener.client_certificate != "none") != (listener.client_ca is not None):
-        return "client_certificate and client_ca need each other"
+        return "client_certificate and client_ca must be given together"
     for name in ("client_id_from", "user_name_from"):
         if getattr(listener, name) and listener.client_certificate == "none":
             return f"{name} needs client_certificate"

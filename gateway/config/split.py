@@ -50,7 +50,7 @@ def _check_link(split: SplitConfig) -> str:
     """Return what is wrong with the connection between store and gateway, or ""."""
     tls = [bool(each) for each in (split.certificate, split.key, split.ca)]
     if any(tls) != all(tls):
-        return "certificate, split.key and split.ca need each other"
+        return "certificate, split.key and split.ca must be given together"
     if split.role == "both":
         return "certificate is for a store or a gateway over TCP: set split.role" if any(tls) else ""
     name, address = ("listen", split.listen) if split.role == "store" else ("store", split.store)

@@ -33,7 +33,7 @@ def message(number: int, dup: bool = False) -> bytes:
     return bytes([0x32 | dup << 3, len(body)]) + body
 
 
-def told_of(loader: Path, each: int, *messages: bytes) -> offline.Told:
+def report_of(loader: Path, each: int, *messages: bytes) -> offline.Report:
     """The report of the load generator about a session that returned to these messages."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -51,25 +51,25 @@ def told_of(loader: Path, each: int, *messages: bytes) -> offline.Told:
         command = [str(loader), "drain", *words, str(listening.getsockname()[1])]
         output = subprocess.run(command, capture_output=True, check=True, text=True).stdout
         broker.join()
-    told: offline.Told = json.loads(output)
-    return told
+    report: offline.Report = json.loads(output)
+    return report
 
 
 def test_complete_deliveries_pass_the_check(loader: Path) -> None:
-    told = told_of(loader, 3, *[message(number) for number in range(3)])
-    assert offline.is_sound(told)
-    assert told["received"] == 3
+    report = report_of(loader, 3, *[message(number) for number in range(3)])
+    assert offline.is_sound(report)
+    assert report["received"] == 3
 
 
 def test_missing_repeated_and_early_messages_are_noticed(loader: Path) -> None:
     order = [message(0), message(1), message(1), message(1, dup=True), message(3)]
-    told = told_of(loader, 3, *order)
-    assert (told["repeated"], told["repeated_with_dup"], told["missing"], told["disordered"]) == (1, 1, 1, 1)
-    assert not offline.is_sound(told)
+    report = report_of(loader, 3, *order)
+    assert (report["repeated"], report["repeated_with_dup"], report["missing"], report["disordered"]) == (1, 1, 1, 1)
+    assert not offline.is_sound(report)
 
 
 def test_a_repetition_with_dup_alone_is_sound(loader: Path) -> None:
-    assert offline.is_sound(told_of(loader, 2, message(0), message(0, dup=True), message(1)))
+    assert offline.is_sound(report_of(loader, 2, message(0), message(0, dup=True), message(1)))
 
 
 @pytest.mark.slow
@@ -99,8 +99,8 @@ def test_targets_are_told_with_whether_they_are_met() -> None:
     }
     behind = {"work": "one durable queue", "broker": "sluice", "offline / nobody": 1.2}
     peer = {"work": "2,000 sessions", "broker": "mosquitto-file", "drain": {"per_second": 1.0}}
-    told = [row.split(" |") for row in offline.targets([away, behind, peer]).splitlines()[2:]]
-    assert [(row[2].strip("| "), row[3].strip("| ")) for row in told] == [
+    report = [row.split(" |") for row in offline.targets([away, behind, peer]).splitlines()[2:]]
+    assert [(row[2].strip("| "), row[3].strip("| ")) for row in report] == [
         ("100,000", "✓"),
         ("10.50", "✗"),
         ("199,999", "✗"),

@@ -115,7 +115,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         (f"[mqtt]\nserver_reference = '{'x' * 1025}'\n", "at most 1024 bytes"),
         ("log_level = 'loud'\n", "log_level"),
         ("[split]\nnotify = 'all'\n", 'split.notify is "routed" or "broadcast"'),
-        ("[split]\ncertificate = 'a.pem'\n", "split.certificate, split.key and split.ca need each other"),
+        ("[split]\ncertificate = 'a.pem'\n", "split.certificate, split.key and split.ca must be given together"),
         (f"[split]\n{TLS}", "split.certificate is for a store or a gateway"),
         (f"[split]\nrole = 'store'\nlisten = 'unix:/s'\n{TLS}", "split.listen is a Unix socket"),
         (f"[split]\nrole = 'gateway'\nstore = 'unix:/s'\n{TLS}", "split.store is a Unix socket"),

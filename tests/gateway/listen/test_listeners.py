@@ -136,7 +136,7 @@ TLS = "{ file = 'a', key = 'b' }"
         (f"address = 'h:1'\nprotocol = 'wss'\ncertificates = [{TLS}, {TLS}]", "need names"),
         ("certificates = [{ fil = 'a' }]", "did you mean 'file'"),
         ("certificates = 'a'", "must be a list"),
-        ("address = 'h:1'\nclient_ca = 'a'", "need each other"),
+        ("address = 'h:1'\nclient_ca = 'a'", "must be given together"),
         ("address = 'h:1'\nclient_id_from = 'cn'", "needs client_certificate"),
         ("address = 'h:1'\nclient_id_from = 'ou'", '"cn" or "san"'),
         ("address = 'h:1'\nclient_certificate = 'yes'", "client_certificate is"),
