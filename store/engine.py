@@ -41,7 +41,7 @@ from store.log.writer import Clock, SealedBatch, Writer, clock_ms
 from store.queries import Queries
 from store.repair.salvage import forget_reclaimed, salvage
 from store.retention.retention import Retention
-from store.views.database import Database, saved_checkpoint
+from store.views.database.database import Database, saved_checkpoint
 from store.views.fold import Views
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from store.api import Found, topic_queue
 from store.errors import LogCorrupt, NoSuchMessage
 from store.log.reader import LogReader
 from store.views.fold import Views
-from store.views.keys import key_digest
+from store.views.queues.keys import key_digest
 
 _MAX_GENERATIONS: Final = 64  # of the key view, searched per turn of the loop
 _SAME_TIME: Final = 1024  # messages of one topic and millisecond that are searched for one

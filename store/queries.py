@@ -35,7 +35,7 @@ from store.errors import LogCorrupt, OffsetOutOfRange
 from store.log.reader import LogReader
 from store.producer_progress import cut_from
 from store.views.fold import Views
-from store.views.retained import entered_at, frame_in, is_reference
+from store.views.topics.retained import entered_at, frame_in, is_reference
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch
 _MAX_SKIPPED: Final = 4096  # references checked per turn of the loop where records are gone

@@ -24,12 +24,12 @@ from store.log.disk import Disk
 from store.log.recovery import sound_batches
 from store.log.segments import Segments
 from store.log.writer import Writer
-from store.views.database import Checkpoint, Database
+from store.views.database.database import Checkpoint, Database
+from store.views.database.state import State
 from store.views.fold import Views
-from store.views.names import Names
-from store.views.retained import RetainedValues
-from store.views.state import State
-from store.views.tails import queue_digest
+from store.views.queues.tails import queue_digest
+from store.views.topics.names import Names
+from store.views.topics.retained import RetainedValues
 
 Figures = dict[str, float]
 CONFIG = StoreConfig()

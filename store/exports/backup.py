@@ -28,7 +28,7 @@ from store.log.disk import replace_file
 from store.log.pinned_segments import pinned
 from store.log.recovery import find_end
 from store.log.segments import Segments, segment_name
-from store.views.database import Checkpoint, saved_checkpoint
+from store.views.database.database import Checkpoint, saved_checkpoint
 
 FORMAT: Final = 1
 FILE: Final = "backup.json"

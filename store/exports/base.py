@@ -25,11 +25,11 @@ from store.log.disk import Disk
 from store.log.pinned_segments import pinned
 from store.log.recovery import segment_batches
 from store.log.segments import Segments
-from store.views.database import RDICT_CONFIG, Checkpoint, Database, saved_checkpoint
+from store.views.database.database import RDICT_CONFIG, Checkpoint, Database, saved_checkpoint
+from store.views.database.keeping import Keeper
+from store.views.database.state import State
 from store.views.held import Held
-from store.views.keeping import Keeper
-from store.views.retained import RetainedValues
-from store.views.state import State
+from store.views.topics.retained import RetainedValues
 
 _TRIES: Final = 10
 _CACHE: Final = 16 << 20  # bytes of RocksDB's blocks kept

@@ -27,7 +27,7 @@ from store.log.segments import Segments, segment_name
 from store.log.tail_cache import TailCache
 from store.log.writer import SealedBatch
 from store.queries import Queries
-from store.views.database import Database
+from store.views.database.database import Database
 from store.views.fold import Views
 
 _CACHE: Final = 16 << 20  # bytes of RocksDB's blocks kept

@@ -1,6 +1,6 @@
 """Groups in pop mode: messages of queues are leased to the members of a group, and settled one by one.
 
-The state is folded from records (`store.views.pops`): a call appends what it decides, and answers once that is
+The state is folded from records (`store.views.groups.pops`): a call appends what it decides, and answers once that is
 committed. The rules of this file:
 
 * A call decides and appends in one turn of the loop. What the log accepts is committed in that order, or fails for good

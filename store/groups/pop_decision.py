@@ -18,7 +18,7 @@ from store.config import StoreConfig
 from store.groups.queue_decision import MOST_DEAD, QueueDecision, runs_of
 from store.groups.selection import MOST_EXAMINED, SelectedMessages
 from store.views.fold import Views
-from store.views.leases import MAX_DELIVERIES, UNSENT, QueueLeases
+from store.views.groups.leases import MAX_DELIVERIES, UNSENT, QueueLeases
 
 _MOST_GONE: Final = 4096  # references to records that left the log, examined in one pop
 _PASSED: Final = MOST_EXAMINED // 4  # unwanted messages for which a record is written

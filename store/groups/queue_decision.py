@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from store.api import Run
-from store.views.leases import MAX_DELIVERIES, QueueLeases
-from store.views.pops import Key, Pops
+from store.views.groups.leases import MAX_DELIVERIES, QueueLeases
+from store.views.groups.pops import Key, Pops
 
 MOST_DEAD: Final = 1024  # dead letters that one pop makes, and one record names
 _CLEAR: Final = -1  # no record under way leases out new messages

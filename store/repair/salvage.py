@@ -14,7 +14,7 @@ from store.log.damaged_ranges import DamagedRanges, write_damaged
 from store.log.disk import UNREADABLE, Disk
 from store.log.segments import Segments, segment_name
 from store.repair.verify import Damage, pieces
-from store.views.database import Checkpoint
+from store.views.database.database import Checkpoint
 
 _PAGE: Final = 4096
 

@@ -20,7 +20,7 @@ from store.log.pinned_segments import PinnedSegments
 from store.log.recovery import clear, frames_behind, sound_batches
 from store.log.segments import Segments, segment_name
 from store.log.writer import SealedBatch
-from store.views.database import seen_checkpoint
+from store.views.database.database import seen_checkpoint
 
 
 @dataclass(slots=True, frozen=True)

@@ -12,8 +12,8 @@ from store.log.commitlog import CommitLog
 from store.log.reader import LogReader
 from store.log.segments import Segments, segment_name
 from store.log.writer import Clock
-from store.views.begins import Floors
 from store.views.fold import Views
+from store.views.queues.begins import Floors
 
 _PAGE: Final = 32  # parent topics checked per turn of the loop
 _MAX_PARENTS: Final = 1024  # checked per segment; if there are more, the segment stays until the common age

@@ -19,10 +19,10 @@ from store.log.reader import LogReader
 from store.log.segments import Segments
 from store.log.writer import Clock
 from store.retention.expiry import Expiry
-from store.views.database import Database
+from store.views.database.database import Database
+from store.views.database.keeping import Keeper
 from store.views.fold import Views
-from store.views.keeping import Keeper
-from store.views.retained import NOWHERE
+from store.views.topics.retained import NOWHERE
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,5 @@
 """The views: state in RocksDB that is folded from the log, and the reads over it.
 
-`fold` ties them together; `dispatch` puts messages into queues; `index` reads queues; `sessions`, `retained`,
-`names`, `keys` and `groups` are the state views; `state` has their rows, changed ones in memory and the rest in
-RocksDB (`database`); `levels` defines the order of topics. `docs/format.md` describes the layouts of keys and rows.
+`fold` ties them together. `database` has their rows, `queues` the queues of messages, `topics` the tree of topics and
+the retained values, `sessions` and `groups` what clients have. `docs/format.md` describes the layouts of keys and rows.
 """

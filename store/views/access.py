@@ -9,7 +9,7 @@ from typing import Final
 
 from store.api import Rule, User
 from store.control import UserSet
-from store.views.state import State
+from store.views.database.state import State
 
 _USERS: Final = b"U"
 _RULES: Final = b"A"  # by user; the rules for everybody have the empty name

@@ -29,25 +29,25 @@ from store.errors import StoreError
 from store.log.damaged_ranges import NO_DAMAGE, DamagedRanges
 from store.log.writer import SealedBatch
 from store.views.access import Access
-from store.views.begins import Begins, Floors
-from store.views.database import Checkpoint, Database
-from store.views.dispatch import Dispatcher
+from store.views.database.database import Checkpoint, Database
+from store.views.database.state import State
 from store.views.gateways import Gateways
-from store.views.groups import Groups
+from store.views.groups.groups import Groups
+from store.views.groups.pops import Pops
+from store.views.groups.shares import Shares
 from store.views.held import Held, HeldRow
-from store.views.index import Index, at_time, index_prefix
-from store.views.keys import Keys, key_digests
-from store.views.moved import MovedMessages
-from store.views.names import Names
-from store.views.pops import Pops
 from store.views.producers import Producers
-from store.views.retained import RetainedValues
-from store.views.sessions import SessionsView
-from store.views.shares import Shares
-from store.views.state import State
-from store.views.tails import Tails, queue_digest
-from store.views.wanted import WantedFilters
-from store.views.wills import WillsView
+from store.views.queues.begins import Begins, Floors
+from store.views.queues.dispatch import Dispatcher
+from store.views.queues.index import Index, at_time, index_prefix
+from store.views.queues.keys import Keys, key_digests
+from store.views.queues.moved import MovedMessages
+from store.views.queues.tails import Tails, queue_digest
+from store.views.queues.wanted import WantedFilters
+from store.views.sessions.sessions import SessionsView
+from store.views.sessions.wills import WillsView
+from store.views.topics.names import Names
+from store.views.topics.retained import RetainedValues
 
 _PACKET_ID: Final = 2  # fields of `record.decode`
 _PUBLISHER: Final = 4

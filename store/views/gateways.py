@@ -4,7 +4,7 @@ from itertools import islice
 from typing import Final
 
 from store.control import GatewayJoined, GatewayLeft
-from store.views.state import State
+from store.views.database.state import State
 
 _GATEWAYS: Final = b"G"
 

@@ -18,9 +18,9 @@ import record
 from record.layout import FLAG_DELAYED, FLAG_HALF
 from store.api import HeldMessage, HeldPage
 from store.control import TimersFired, TimersRecalled, TransactionsChecked, TransactionsEnded
-from store.views.count import Count
-from store.views.keeping import Page
-from store.views.state import State
+from store.views.database.count import Count
+from store.views.database.keeping import Page
+from store.views.database.state import State
 
 _HELD: Final = b"h"  # handle → row
 _KEPT: Final = b"b"  # handle → sealed frame

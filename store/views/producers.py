@@ -9,7 +9,7 @@ from typing import Final
 
 from store.api import ProducerState
 from store.control import Produced, ProducerEnded
-from store.views.state import State
+from store.views.database.state import State
 
 _PRODUCERS: Final = b"P"
 _ROW: Final = Struct(">QQIQ")  # sequence, position of the record, number of records after it, digest

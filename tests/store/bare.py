@@ -12,7 +12,7 @@ from store.log.disk import Disk
 from store.log.recovery import recover, sound_batches
 from store.log.segments import Segments
 from store.log.writer import Writer
-from store.views.database import Database
+from store.views.database.database import Database
 from store.views.fold import Views
 from tests.store.images import copy_image
 

@@ -14,7 +14,7 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import OffsetOutOfRange, RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError
 from store.log.disk import Disk
-from store.views.database import Database
+from store.views.database.database import Database
 from tests.store.images import copy_image
 from tests.waiting import patience, until
 

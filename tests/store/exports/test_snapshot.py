@@ -20,7 +20,7 @@ from store.exports.snapshot import Snapshot
 from store.exports.stage import stage
 from store.exports.until import Until
 from store.log.segments import segment_name
-from store.views.database import Database
+from store.views.database.database import Database
 from tests.store.filled import SIZE, SMALL, Filled, check_state
 
 

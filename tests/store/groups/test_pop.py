@@ -14,7 +14,7 @@ from store.api import (
 from store.control import GroupOffsetsCommitted, SessionOpened, subscribed
 from store.errors import OffsetOutOfRange
 from tests.store.popping import DEAD, OTHER, Bench, Q, message, numbers, payloads, receipts
-from tests.store.views.test_sessions import wish
+from tests.store.views.sessions.test_sessions import wish
 
 pytestmark = pytest.mark.any_store
 

@@ -11,7 +11,7 @@ from store.api import (
     Receipts,
 )
 from store.control import GroupOffsetsCommitted
-from store.views.leases import UNSENT
+from store.views.groups.leases import UNSENT
 from tests.store.group_model import Place
 from tests.store.popping import DEAD, Bench, Q, message, numbers, payloads
 

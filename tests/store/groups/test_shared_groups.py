@@ -12,7 +12,7 @@ from store.api import (
 )
 from store.control import SessionEnded, SessionOpened, ShareJoined, ShareLeft, subscribed
 from tests.store.popping import Bench, Q, numbers, payloads
-from tests.store.views.test_sessions import wish
+from tests.store.views.sessions.test_sessions import wish
 
 pytestmark = pytest.mark.any_store
 

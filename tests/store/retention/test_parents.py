@@ -15,7 +15,7 @@ from store.api import Appended, StoredSubscription, dead_letter_queue, filter_qu
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import NoSuchMessage, OffsetOutOfRange
-from store.views.begins import Floors
+from store.views.queues.begins import Floors
 from tests.store.moves import enter
 
 pytestmark = pytest.mark.any_store

@@ -21,7 +21,7 @@ from store.engine import Engine
 from store.errors import OffsetOutOfRange, StoreError, StoreFailed
 from store.log.disk import Disk
 from store.log.reader import LogReader
-from store.views.database import Database
+from store.views.database.database import Database
 from tests.store.images import copy_image
 
 SEGMENT = 4096

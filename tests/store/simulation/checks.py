@@ -27,7 +27,7 @@ from store.api import (
 from store.engine import Engine
 from store.errors import OffsetOutOfRange
 from store.queries import Queries
-from store.views.begins import Floors
+from store.views.queues.begins import Floors
 from tests.store.simulation.model import Entered, Entry, Model
 from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, INBOXES, TOPICS, USERS
 

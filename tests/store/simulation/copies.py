@@ -7,7 +7,7 @@ from random import Random
 
 from rocksdict import Checkpoint
 
-from store.views.database import Database
+from store.views.database.database import Database
 from tests.store.images import copy_image
 
 

@@ -18,7 +18,7 @@ from record.layout import FLAG_HALF, Kind
 from store.config import StoreConfig
 from store.engine import Engine
 from store.log.writer import SealedBatch
-from store.views.database import Database
+from store.views.database.database import Database
 from store.views.fold import Views
 from tests.store.simulation.model import Entry, Model
 from tests.store.simulation.model_sessions import NEVER, Session

@@ -17,7 +17,7 @@ from random import Random
 from rocksdict import WriteBatch
 
 from store.errors import ViewsDamaged
-from store.views.database import Database
+from store.views.database.database import Database
 from tests.store.simulation.disk import PowerCut
 from tests.store.simulation.history import History
 from tests.store.simulation.loop import SimulatedLoop, replayable

@@ -4,7 +4,7 @@ import pytest
 
 from store import control
 from store.api import Rule, User
-from tests.store.views.test_sessions import Bench, bench
+from tests.store.views.sessions.test_sessions import Bench, bench
 
 pytestmark = pytest.mark.any_store
 

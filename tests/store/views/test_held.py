@@ -11,11 +11,11 @@ from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_
 from store import control
 from store.api import Commit, StoredSubscription, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
-from store.views.database import Database
+from store.views.database.database import Database
+from store.views.database.state import State
 from store.views.fold import Views
 from store.views.held import Earlier, Order
-from store.views.keys import key_digest
-from store.views.state import State
+from store.views.queues.keys import key_digest
 from tests.store.bare import BareStore
 
 CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_ends=2)

@@ -13,8 +13,8 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreError, StoreFailed, ViewsDamaged
 from store.exports.stage import stage
-from store.views.database import Database
-from store.views.keys import Keys
+from store.views.database.database import Database
+from store.views.queues.keys import Keys
 from tests.store.test_engine import append
 
 CONFIG = StoreConfig(

@@ -9,7 +9,7 @@ from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_
 from store import control
 from store.api import StoredSubscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
-from store.views.database import Database
+from store.views.database.database import Database
 from tests.store.bare import BareStore, made
 
 CONFIG = StoreConfig(segment_size=4096, generation_segments=1, checkpoint_keys=12, max_queue_ends=2)

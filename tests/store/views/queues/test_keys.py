@@ -17,7 +17,7 @@ from store.engine import Engine
 from store.errors import NoSuchMessage
 from store.log.reader import LogReader
 from store.log.writer import clock_ms
-from store.views import keys as keys_view
+from store.views.queues import keys as keys_view
 from tests.store.images import copy_image
 from tests.store.retention.test_retention import ColdDisk
 from tests.store.test_engine import append

@@ -18,10 +18,10 @@ from struct import Struct
 from typing import Final
 
 from record.layout import REFERENCE
-from store.views.database import QUEUE_PREFIX, Database
+from store.views.database.database import QUEUE_PREFIX, Database
 
-KEYS: Final = b"k"  # the key view (`store.views.keys`)
-MOVED: Final = b"w"  # messages that entered late (`store.views.moved`)
+KEYS: Final = b"k"  # the key view (`store.views.queues.keys`)
+MOVED: Final = b"w"  # messages that entered late (`store.views.queues.moved`)
 _QUEUES: Final = b"q"
 _VIEWS: Final = (_QUEUES, KEYS, MOVED)  # views whose rows are dropped by generation
 _TIME: Final = 16  # where a reference has its store time

@@ -1,7 +1,7 @@
 """Enters each committed message into its queues. This module is compiled, because it runs per message.
 
-A message enters its partition, its topic queue and the filter queues that are wanted at its position. Entering a
-queue increments its end and keeps the reference (`store.views.tails`). A checkpoint writes the references to RocksDB.
+A message enters its partition, its topic queue and the filter queues that are wanted at its position. Entering a queue
+increments its end and keeps the reference (`store.views.queues.tails`). A checkpoint writes the references to RocksDB.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from matcher.trie import Trie
 from record import crc32c
 from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store.api import Commit, Moved, filter_queue, message_queues
-from store.views.tails import Tails, queue_digest
+from store.views.queues.tails import Tails, queue_digest
 
 _MESSAGE: Final = int(Kind.MESSAGE)
 _STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID | FLAG_ADDRESSED | FLAG_WILL

@@ -7,7 +7,7 @@ those in RocksDB, and a checkpoint writes only the difference.
 from collections.abc import Sequence
 from typing import Final
 
-from store.views.state import State, owned
+from store.views.database.state import State, owned
 
 _VIEW: Final = b"i"
 _MAX_SESSIONS: Final = 4096  # kept in memory after a checkpoint

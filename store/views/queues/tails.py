@@ -156,6 +156,6 @@ if TYPE_CHECKING:
     queue_digest = plain_queue_digest
 else:
     try:
-        from store.views._tails import Ends, Tails, queue_digest
+        from store.views.queues._tails import Ends, Tails, queue_digest
     except ImportError:
         Ends, Tails, queue_digest = PlainEnds, PlainTails, plain_queue_digest

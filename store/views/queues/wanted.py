@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from store.views.dispatch import Dispatcher
-from store.views.state import State
+from store.views.database.state import State
+from store.views.queues.dispatch import Dispatcher
 
 _WANTED: Final = b"f"  # wildcard filter → number of its readers
 

@@ -11,7 +11,7 @@ import record
 from record.layout import Kind
 from store.api import StoredWill
 from store.control import WillDropped, WillSet
-from store.views.state import State
+from store.views.database.state import State
 
 _WILLS: Final = b"W"
 _WAITING: Final = b"V"  # due (u64 ms) and client id

@@ -11,10 +11,10 @@ from typing import Final
 from matcher.names import has_wildcard, levels
 from record import length_of, position_of, unpack_refs
 from record.layout import REFERENCE
-from store.views.count import Count
-from store.views.keeping import Page
-from store.views.levels import row_name, topic_of, where_matches_go_on
-from store.views.state import State
+from store.views.database.count import Count
+from store.views.database.keeping import Page
+from store.views.database.state import State
+from store.views.topics.levels import row_name, topic_of, where_matches_go_on
 
 NOWHERE: Final = 1 << 64  # greater than every position
 _RETAINED: Final = b"r"

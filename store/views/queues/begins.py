@@ -10,7 +10,7 @@ from typing import Final
 
 from matcher.names import parent_of
 from record import unpack_refs
-from store.views.index import Index
+from store.views.queues.index import Index
 
 _MAX_BEGINS: Final = 1 << 16  # queues whose begin is cached
 _PAGE: Final = 1024  # references that are read at once

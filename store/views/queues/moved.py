@@ -8,8 +8,8 @@ the position. The rows are dropped with the generation's index entries.
 from typing import Final
 
 from matcher.names import parent_of
-from store.views.index import MOVED, by_generation
-from store.views.state import State
+from store.views.database.state import State
+from store.views.queues.index import MOVED, by_generation
 
 _POSITION: Final = 8  # bytes
 

@@ -6,7 +6,7 @@ import record
 from record.layout import FLAG_DELAYED, FLAG_RETAIN, FLAG_REVIVED, FLAG_WILL, Kind
 from store import control
 from store.api import StoredWill
-from tests.store.views.test_sessions import NEVER, Bench, bench
+from tests.store.views.sessions.test_sessions import NEVER, Bench, bench
 
 pytestmark = pytest.mark.any_store
 

@@ -10,10 +10,10 @@ from typing import Final
 from matcher.names import has_wildcard, split_shared
 from store.api import subscription_queue
 from store.control import ShareJoined, ShareLeft
-from store.views.dispatch import Dispatcher
-from store.views.pops import Pops
-from store.views.state import State
-from store.views.wanted import WantedFilters
+from store.views.database.state import State
+from store.views.groups.pops import Pops
+from store.views.queues.dispatch import Dispatcher
+from store.views.queues.wanted import WantedFilters
 
 _MEMBERS: Final = b"y"  # group → number of durable sessions
 _TRANSIENT: Final = b"z"  # group → nodes with transient members of it, sorted, with a NUL between them

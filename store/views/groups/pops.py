@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Final
 
 from store.control import Settled
-from store.views.groups import Groups
-from store.views.leases import QueueLeases, unpack_head
-from store.views.state import State, owned
+from store.views.database.state import State, owned
+from store.views.groups.groups import Groups
+from store.views.groups.leases import QueueLeases, unpack_head
 
 _GROUPS: Final = b"j"  # group → number of its queues
 _HEADS: Final = b"n"  # queue → head

@@ -12,11 +12,11 @@ from matcher.names import levels, matches
 from store.api import Child
 from store.config import StoreConfig
 from store.engine import Engine
-from store.views.database import Checkpoint, Database
-from store.views.levels import row_name, topic_of, where_matches_go_on
-from store.views.names import Names
-from store.views.retained import RetainedValues
-from store.views.state import State
+from store.views.database.database import Checkpoint, Database
+from store.views.database.state import State
+from store.views.topics.levels import row_name, topic_of, where_matches_go_on
+from store.views.topics.names import Names
+from store.views.topics.retained import RetainedValues
 from tests.store.simulation.checks import naive_children
 from tests.store.test_engine import append, message
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.views.database import Checkpoint, Database
-from store.views.state import State
+from store.views.database.database import Checkpoint, Database
+from store.views.database.state import State
 
 CHANGES = st.lists(
     st.tuples(st.sampled_from([b"s\0\1a", b"s\0\1b"]), st.binary(max_size=2), st.booleans()), max_size=12

@@ -3,7 +3,7 @@
 from typing import Final
 
 from store.control import GroupOffsetsCommitted
-from store.views.state import State, owned
+from store.views.database.state import State, owned
 
 _GROUPS: Final = b"g"
 

@@ -26,12 +26,12 @@ from store.control import (
     Unsubscribed,
     WillSet,
 )
-from store.views.dispatch import Dispatcher
-from store.views.inbound import Inbound
-from store.views.shares import Shares
-from store.views.state import State, owned
-from store.views.wanted import WantedFilters
-from store.views.wills import WillsView
+from store.views.database.state import State, owned
+from store.views.groups.shares import Shares
+from store.views.queues.dispatch import Dispatcher
+from store.views.queues.wanted import WantedFilters
+from store.views.sessions.inbound import Inbound
+from store.views.sessions.wills import WillsView
 
 _SESSIONS: Final = b"s"
 _OPEN: Final = b"a"  # client → reach of its connection, and its gateway

@@ -12,7 +12,7 @@ from record.layout import Kind
 from store import control
 from store.api import dead_letter_queue, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
-from store.views.leases import QueueLeases
+from store.views.groups.leases import QueueLeases
 from tests.store.bare import BareStore, made
 from tests.store.group_model import GroupModel, Place
 

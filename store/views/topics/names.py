@@ -3,8 +3,8 @@
 from typing import Final
 
 from store.api import Child, ChildPage, TopicPage
-from store.views.levels import behind_all_below, row_name, topic_of
-from store.views.state import State
+from store.views.database.state import State
+from store.views.topics.levels import behind_all_below, row_name, topic_of
 
 _TOPICS: Final = b"t"
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from store.views.state import State
+from store.views.database.state import State
 
 _COUNTS: Final = b"C"  # by bucket
 

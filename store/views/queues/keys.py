@@ -11,8 +11,8 @@ from hashlib import blake2b
 from typing import Final
 
 from record import keys_of
-from store.views.index import KEYS, Index, by_generation
-from store.views.state import State
+from store.views.database.state import State
+from store.views.queues.index import KEYS, Index, by_generation
 
 _DIGEST: Final = 8  # bytes
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from rocksdict import WriteBatch
 
-from store.views.database import Database
+from store.views.database.database import Database
 
 
 class Rows:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from record import crc32c, pack_refs
-from store.views.tails import Ends, PlainEnds, PlainTails, Tails, plain_queue_digest, queue_digest
+from store.views.queues.tails import Ends, PlainEnds, PlainTails, Tails, plain_queue_digest, queue_digest
 
 ENDS = [pytest.param(Ends, id="compiled"), pytest.param(PlainEnds, id="plain")]
 TAILS = [pytest.param(Tails, id="compiled"), pytest.param(PlainTails, id="plain")]

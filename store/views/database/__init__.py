@@ -1,0 +1,1 @@
+"""The database of the views, and rows that are changed since its last checkpoint."""

@@ -1,0 +1,1 @@
+"""Consumer groups and shared subscriptions: committed offsets, leases and members."""

@@ -1,0 +1,1 @@
+"""Durable sessions, their QoS 2 packet ids, and wills."""
