@@ -78,9 +78,15 @@ class SubscribeHandler:
         names = {*session.subscribing.names, *session.subscriptions.filters(), *session.shares, *session.retained}
         words = dict(packet.user_properties).get(PROPERTY, b"")
         requests: list[SubscribeRequest] = []
+        shared = sum([is_shared(name) for name in names])
         for asked in packet.requests:
             request = SubscribeRequest(asked, words, packet.identifier)
             request.reason, request.why = self._grant(names, request, connection, session)
+            if request.is_granted and is_shared(request.topic_filter) and request.topic_filter not in names:
+                shared += 1
+                if shared > self._config.max_shared_subscriptions:
+                    request.reason = ReasonCode.QUOTA_EXCEEDED
+                    request.why = b"the session has as many shared subscriptions as it may"
             if request.is_granted:
                 names.add(request.topic_filter)
                 if is_shared(request.topic_filter):

@@ -81,6 +81,7 @@ class MqttConfig:
     # "stopping": clients are redirected when the node stops; "always", "moved": at CONNECT.
     redirect: str = one_of("stopping", "always", "moved")
     max_subscriptions: int = bounded(1024, 1, 1_000_000)  # per session
+    max_shared_subscriptions: int = bounded(128, 0, 1_000_000)  # of these: a message goes to each group that matches it
     sys_interval_s: int = bounded(10, 0, 86_400)  # between two updates of the $SYS tree; 0: there is no tree
     # Wildcard filters of a session that are replayed from the log at a time.
     max_replays: int = bounded(4, 0, 1_000_000)

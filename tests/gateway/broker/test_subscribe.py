@@ -138,3 +138,14 @@ async def test_another_subscription_goes_on_where_one_ends(node: Node) -> None:
     await device.unsubscribe(b"n/b")
     await check_delivery(device, publisher.sent, {b"n/b": 2, b"n/c": 2})
     await device.disconnect()
+
+
+async def test_shared_subscriptions_of_a_session_are_bounded(make_node: MakeNode) -> None:
+    """A message costs a lease for each that matches it, so one client may not have thousands of them."""
+    node = await make_node(mqtt__max_shared_subscriptions=2)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    filters = [b"$share/g%d/t/#" % number for number in range(4)]
+    assert await client.subscribe((filters[0], 0), (b"t", 0), (filters[1], 0), (filters[2], 0)) == b"\0\0\0\x97"
+    assert await client.subscribe((filters[0], 1), (filters[3], 0)) == b"\x01\x97"
+    assert await client.unsubscribe(filters[0]) == b"\0"
+    assert await client.subscribe((filters[3], 0)) == b"\0"
