@@ -14,6 +14,7 @@ REPLAY: Final = b"$replay"  # $replay/<from>/<filter>: a subscription that begin
 INBOX: Final = b"$inbox"  # $inbox/<client id>: messages to one client
 TOPICS: Final = b"$topics"  # $topics/<levels>/+: a list of topics
 SHARE: Final = b"$share"  # $share/<group>/<filter>: a subscription of several clients (MQTT-4.8.2)
+GROUP: Final = b"$group"  # $group/<group>: the name by which rules speak of a group
 
 _INBOX: Final = INBOX + b"/"
 _HIDDEN: Final = re.compile(rb"[%+#]")  # what a topic cannot have, and the sign that stands for it

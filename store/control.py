@@ -221,6 +221,7 @@ class GroupOffsetsCommitted(ControlRecord, frozen=True):
     kind = Kind.GROUP_OFFSETS_COMMITTED
     parent: bytes
     offsets: Mapping[int, int]
+    user: bytes = b""  # of the caller, and the creator of a group that begins with this record; b"": none
 
 
 class Popped(ControlRecord, frozen=True):
@@ -254,6 +255,7 @@ class GroupReset(ControlRecord, frozen=True):
 
     kind = Kind.GROUP_RESET
     offsets: Mapping[bytes, int]  # by queue
+    user: bytes = b""  # of the caller, and the creator of a group that begins with this record; b"": none
 
 
 class GroupRemoved(ControlRecord, frozen=True):

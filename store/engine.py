@@ -211,8 +211,8 @@ class Engine(Queries):
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
         return await self._groups.hand_over(group, handed)
 
-    async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
-        await self._groups.reset(group, offsets)
+    async def reset_group(self, group: bytes, offsets: Mapping[bytes, int], user: bytes = b"") -> None:
+        await self._groups.reset(group, offsets, user)
 
     async def remove_group(self, group: bytes) -> None:
         await self._groups.remove(group)

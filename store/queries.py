@@ -195,6 +195,9 @@ class Queries:
     async def transient_shares(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
         return list(islice(self._views.shares.with_transient(after), limit))
 
+    async def group_creator(self, group: bytes) -> bytes:
+        return self._views.groups.creator(group)
+
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         return self._views.groups.offsets(group, parent)
 

@@ -7,6 +7,9 @@ does not match `$SYS/uptime`).
 A filter is granted when every topic that it may match is allowed, because messages are not checked again when they are
 delivered. So a rule that allows applies if it covers the whole filter, and a rule that denies if both have a topic in
 common.
+
+Rules to subscribe to `$group/NAME` are about the group NAME. The name of a shared subscription is its whole filter,
+`$share/…`: where such a rule applies to it, that rule has to allow it as well.
 """
 
 from collections.abc import Sequence
@@ -14,7 +17,7 @@ from typing import Final
 
 from matcher.cover import covers_levels, overlap_levels
 from matcher.names import levels_match, split_shared
-from matcher.reserved import inbox_of
+from matcher.reserved import GROUP, inbox_of
 from store.api import Rule
 
 CLIENT_ID: Final = b"%c"  # placeholders for levels of a rule's filter
@@ -90,7 +93,9 @@ class Permissions:
         """Whether every topic that the filter (plain, or `$share/group/filter`) may match is allowed."""
         if topic_filter == self._inbox:
             return True
-        _, inner = split_shared(topic_filter)
+        name, inner = split_shared(topic_filter)
+        if name and not self._may_join(topic_filter):
+            return False
         levels = inner.split(b"/")
         is_special = inner.startswith(b"$")
         for clause in self._subscribe:
@@ -99,6 +104,17 @@ class Permissions:
             if clause.allow and clause.covers(levels, is_special):
                 return True
         return self._default
+
+    def _may_join(self, shared_filter: bytes) -> bool:
+        """Whether no rule about groups denies a shared subscription."""
+        levels = [GROUP, *shared_filter.split(b"/")]
+        for clause in self._subscribe:
+            if clause.levels[0] == GROUP:
+                if not clause.allow and clause.overlaps(levels, True):
+                    return False
+                if clause.allow and clause.covers(levels, True):
+                    return True
+        return True
 
 
 class RuleBook:

@@ -8,7 +8,8 @@ import grpc.aio
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
 from gateway.rpc.long_polling import Source
-from gateway.rpc.visibility import CALLER
+from gateway.rpc.visibility import CALLER, may_use_group
+from store.api import GroupStore
 
 _CLIENT_ID: Final = "x-mq-client-id"
 _MAX_CLIENT_ID: Final = 0xFFFF  # bytes; the client id becomes the publisher of records
@@ -47,13 +48,15 @@ def require_publishing(topic: bytes) -> None:
         raise RocketError(pb.FORBIDDEN, f"{topic.decode(errors='replace')} may not be published to")
 
 
-def require_reading(source: Source) -> None:
-    """Raises `RocketError` unless the caller of this task may read all messages of `source`. Dead letters may be of any
-    topic."""
+async def require_consuming(store: GroupStore, source: Source) -> None:
+    """Raises `RocketError` unless the caller of this task may read all messages of `source`, and may use its group.
+    Dead letters may be of any topic. Raises `StoreError`."""
     caller = CALLER.get()
     topic_filter = b"#" if source.key[:1] == _DEAD_LETTERS else source.key[1:] + b"/#"
     if caller is not None and (caller.is_revoked or not caller.may_read(topic_filter)):
         raise RocketError(pb.FORBIDDEN, f"{topic_filter.decode()} may not be subscribed to, and this call requires it")
+    if caller is not None and not await may_use_group(store, caller, source.group):
+        raise RocketError(pb.FORBIDDEN, f"the group {source.group.decode()!r} is another user's, and no rule allows it")
 
 
 def refusal_reply(method: str, code: grpc.StatusCode, text: str) -> object | None:

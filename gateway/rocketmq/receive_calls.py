@@ -3,7 +3,7 @@
 from typing import Final
 
 import record
-from gateway.rocketmq.access import ClientKey, require_reading
+from gateway.rocketmq.access import ClientKey, require_consuming
 from gateway.rocketmq.clients import TelemetryClients
 from gateway.rocketmq.lease_renewal import LEASE_MS, LeaseRenewal
 from gateway.rocketmq.messages import StoredMessage
@@ -13,7 +13,7 @@ from gateway.rocketmq.status import RocketError
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
-from store.api import PopRequest, QueueStore, Receipts, Start
+from store.api import PopRequest, Receipts, Start, Store
 
 _MARGIN_S: Final = 0.5  # between the reply and the client's timeout
 _DEFAULT_WAIT_S: Final = 20.0
@@ -36,7 +36,7 @@ class ReceiveCalls:
 
     def __init__(
         self,
-        store: QueueStore,
+        store: Store,
         groups: LongPolling,
         clients: TelemetryClients,
         leases: LeaseRenewal,
@@ -57,7 +57,7 @@ class ReceiveCalls:
         allow. Raises `RocketError`, `RequestError` and `StoreError`."""
         topic = request.message_queue.topic
         source = source_of(request.group, topic, self._store.partitions)
-        require_reading(source)
+        await require_consuming(self._store, source)
         invisible_ms = self._invisible_ms(request)
         records = min(request.batch_size or _BATCH, self._limits.max_fetch_records)
         if records < 0:
@@ -74,6 +74,7 @@ class ReceiveCalls:
             selection=selection,
             ordered=ordered,
             member=client_key.client_id.encode(),
+            user=client_key.user,
         )
         popped = await self._groups.receive(source, pop, self._wait_s(request, left_s))
         received = LeasedMessages(source)
@@ -87,7 +88,7 @@ class ReceiveCalls:
                 received.messages.append(message)
                 received.receipts.append(Receipts(run.queue, offset, 1, run.deliveries))
         try:
-            require_reading(source)  # the rights may have changed during the wait
+            await require_consuming(self._store, source)  # the rights may have changed during the wait
         except RocketError:
             await self.return_leases(received)
             raise

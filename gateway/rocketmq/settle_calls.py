@@ -1,6 +1,6 @@
 """The calls that settle received messages: acknowledge, postpone or dead-letter them."""
 
-from gateway.rocketmq.access import ClientKey, require_reading
+from gateway.rocketmq.access import ClientKey, require_consuming
 from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -9,7 +9,7 @@ from gateway.rocketmq.receive_calls import check_invisible_ms
 from gateway.rocketmq.status import OK, RocketError, status_of
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source
-from store.api import QueueStore, Receipts
+from store.api import Receipts, Store
 
 _STALE = RocketError(
     pb.INVALID_RECEIPT_HANDLE, "the message is finished, or its lease ended and the message was delivered again"
@@ -22,14 +22,14 @@ class SettleCalls:
     Every method raises `RocketError` and `StoreError`.
     """
 
-    def __init__(self, store: QueueStore, groups: LongPolling, leases: LeaseRenewal, limits: RpcLimits) -> None:
+    def __init__(self, store: Store, groups: LongPolling, leases: LeaseRenewal, limits: RpcLimits) -> None:
         self._store = store
         self._groups = groups
         self._leases = leases
         self._limits = limits
 
     async def acknowledge(self, request: pb.AckMessageRequest, client_key: ClientKey) -> pb.AckMessageResponse:
-        source = self._source(request.group, request.topic)
+        source = await self._source(request.group, request.topic)
         if not 0 < len(request.entries) <= self._limits.max_settled:
             raise RocketError(pb.BAD_REQUEST, f"a request acknowledges 1 to {self._limits.max_settled} messages")
         outcomes: list[Receipts | RocketError] = []
@@ -59,7 +59,7 @@ class SettleCalls:
     async def postpone(
         self, request: pb.ChangeInvisibleDurationRequest, client_key: ClientKey
     ) -> pb.ChangeInvisibleDurationResponse:
-        source = self._source(request.group, request.topic)
+        source = await self._source(request.group, request.topic)
         receipts = receipts_of(source, request.receipt_handle)
         delay_ms = int(request.invisible_duration.ToMilliseconds())
         check_invisible_ms(delay_ms, 0, self._limits)
@@ -71,7 +71,7 @@ class SettleCalls:
     async def dead_letter(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, client_key: ClientKey
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        source = self._source(request.group, request.topic)
+        source = await self._source(request.group, request.topic)
         if source.key[:1] == b"d":
             raise RocketError(pb.ILLEGAL_TOPIC, "the message is already a dead letter")
         receipts = receipts_of(source, request.receipt_handle)
@@ -80,7 +80,7 @@ class SettleCalls:
             raise _STALE
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
-    def _source(self, group: pb.Resource, topic: pb.Resource) -> Source:
+    async def _source(self, group: pb.Resource, topic: pb.Resource) -> Source:
         source = source_of(group, topic, self._store.partitions)
-        require_reading(source)
+        await require_consuming(self._store, source)
         return source

@@ -12,7 +12,7 @@ from gateway.rpc.long_polling import LongPolling, Source, dead_letter_source, pa
 from gateway.rpc.request_fields import group_name, member_name, parent_name, within
 from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import invalid
-from gateway.rpc.visibility import is_group_visible
+from gateway.rpc.visibility import caller_user, is_group_visible
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
 from store.api import GroupQueueState, PopRequest, PopResult, Receipts, Run, Start, Store
@@ -87,6 +87,7 @@ class GroupCalls:
             request.ordered,
             early=early,
             member=member_name(request.member),
+            user=caller_user(),
         )
         return GroupMember(source, pop)
 
@@ -136,7 +137,7 @@ class GroupCalls:
         if not offsets:
             for queue in source.queues:
                 offsets[queue] = await self._store.offset_at(queue, request.time_ms)
-        await self._store.reset_group(source.group, offsets)
+        await self._store.reset_group(source.group, offsets, caller_user())
         return pb.ResetGroupReply()
 
     async def remove(self, request: pb.RemoveGroupRequest) -> pb.RemoveGroupReply:

@@ -10,6 +10,7 @@ from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import group_name, parent_name, within
 from gateway.rpc.selecting import matching, selection_of
 from gateway.rpc.status import invalid
+from gateway.rpc.visibility import caller_user
 from gateway.rpc.wakeups import Wakeups, wait_until
 from matcher.selector import Selector, compile_selection
 from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC
@@ -88,7 +89,7 @@ class PullCalls:
         if offsets:
             answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
             self._store.append(
-                [control.GroupOffsetsCommitted(parent, offsets).frame(group)],
+                [control.GroupOffsetsCommitted(parent, offsets, caller_user()).frame(group)],
                 lambda appended: None if answer.done() else answer.set_result(appended),
             )
             error = (await answer).error

@@ -3,7 +3,8 @@
 A call about one parent topic needs `parent/#`. A call about everything (lists, removed groups, traces) needs `#`.
 Produced messages are checked one by one. A right to `#` does not cover names that begin with `$`: lists leave out the
 ones that the caller may not read (`gateway.rpc.visibility`). A call about a group without its parent topic needs the
-right to read all of the group's queues.
+right to read all of the group's queues. A call that changes a group also needs the right to the group
+(`may_use_group`).
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import grpc
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.auth.callers import Caller
 from gateway.rpc.status import RequestError
-from gateway.rpc.visibility import REVOKED, group_state, may_read_group, topic_of
+from gateway.rpc.visibility import REVOKED, group_state, may_read_group, may_use_group, topic_of
 from store.api import Store
 from store.errors import NoSuchMessage, StoreError
 
@@ -69,6 +70,8 @@ READS: Final[dict[str, _RequiredFilter]] = {
 }
 # With `dead_letters`, these also require the right to read all queues of the group.
 _GROUP_CALLS: Final = frozenset(("Receive", "Acknowledge", "ResetGroup"))
+# These change a group, and require the right to it.
+_CHANGES: Final = _GROUP_CALLS | {"CommitOffsets", "RemoveGroup"}
 # These name messages by handle, and require the right to publish to the topics of the messages.
 PUBLISHES: Final = frozenset(("Recall", "EndTransaction"))
 # Each of these streams checks every message that it receives or sends.
@@ -100,6 +103,8 @@ class Rights:
         group = group_of(name, request)
         if group and not await self._is_readable(caller, group):
             raise _denied("what the group reads may not be subscribed to")
+        if name in _CHANGES and not await self._is_usable(caller, request.group.encode()):
+            raise _denied(f"the group {request.group[:100]!r} is another user's, and no rule allows it")
 
     async def _require_handles(self, caller: Caller, handles: Collection[int]) -> None:
         if len(handles) > self._max_handles:
@@ -116,6 +121,12 @@ class Rights:
         except StoreError:
             return False
         return state is None or may_read_group(caller, state)
+
+    async def _is_usable(self, caller: Caller, group: bytes) -> bool:
+        try:
+            return await may_use_group(self._store, caller, group)
+        except StoreError:
+            return False
 
     async def _is_granted(self, may: Callable[[bytes], bool], position: int) -> bool:
         """Whether `may` allows the topic of the message at a position of the log."""

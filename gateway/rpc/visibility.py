@@ -8,6 +8,8 @@ import grpc
 import record
 from gateway.auth.callers import Caller
 from gateway.rpc.status import RequestError
+from matcher.names import is_shared
+from matcher.reserved import GROUP
 from store.api import Child, GroupState, GroupStore
 
 CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)  # of the call of this task
@@ -49,6 +51,21 @@ def is_group_visible(state: GroupState) -> bool:
 def may_read_group(caller: Caller, state: GroupState) -> bool:
     """Whether the caller may read all queues of a group."""
     return all(caller.may_read(name) for name in map(_filter_of, [each.queue for each in state.queues]) if name)
+
+
+async def may_use_group(store: GroupStore, caller: Caller, group: bytes) -> bool:
+    """Whether the caller may be a member of a group and move or remove it: if rules allow it to subscribe to
+    `$group/NAME`, if its user created the group, or if no user did. A shared subscription has no creator: the right to
+    subscribe counts. Raises `StoreError`."""
+    if is_shared(group):
+        return caller.may_read(group)
+    return caller.may_read(GROUP + b"/" + group) or await store.group_creator(group) in (b"", caller.user_name)
+
+
+def caller_user() -> bytes:
+    """The user of the caller of this task; b"" if there is none."""
+    caller = CALLER.get()
+    return b"" if caller is None else caller.user_name
 
 
 def topic_of(frame: bytes) -> bytes:

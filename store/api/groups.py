@@ -42,6 +42,7 @@ class PopRequest:
     # The first use of a queue by the group is always waited for.
     early: bool = False
     member: bytes = b""  # member of the group, for the log (UTF-8)
+    user: bytes = b""  # of the caller, and the creator of a group that begins with this pop; b"": none
 
 
 @dataclass(slots=True)
@@ -146,15 +147,18 @@ class GroupStore(Protocol):
         leaves both or neither. Returns the offsets whose leases were stale: these are not handed over. Raises
         `StoreError`; nothing is handed over then."""
 
-    async def reset_group(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
-        """Move a group to these offsets, by queue, and forget its leases there. Raises `OffsetOutOfRange`,
-        `TooManyGroups` and other `StoreError`s."""
+    async def reset_group(self, group: bytes, offsets: Mapping[bytes, int], user: bytes = b"") -> None:
+        """Move a group to these offsets, by queue, and forget its leases there. `user` is the caller's, and the creator
+        of a group that is new. Raises `OffsetOutOfRange`, `TooManyGroups` and other `StoreError`s."""
 
     async def remove_group(self, group: bytes) -> None:
         """Remove a group and its state. Its dead-letter queue stays."""
 
     async def groups(self, after: bytes | None, limit: int) -> list[GroupState]:
         """Return up to `limit` groups behind `after`, sorted by name."""
+
+    async def group_creator(self, group: bytes) -> bytes:
+        """Return the user whose call created the group; b"" if there is none, or no such group."""
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         """Return the committed offsets of a pull group by partition of a parent topic. A partition without a commit is

@@ -252,7 +252,7 @@ class GroupService:
             _check(await answer)
         return sorted(stale)
 
-    async def reset(self, group: bytes, offsets: Mapping[bytes, int]) -> None:
+    async def reset(self, group: bytes, offsets: Mapping[bytes, int], user: bytes = b"") -> None:
         """See `store.api.GroupStore.reset_group`."""
         await self._unlocked(group)
         for queue, offset in offsets.items():
@@ -262,7 +262,7 @@ class GroupService:
                 raise OffsetOutOfRange(queue, offset, begin, end)
         self._admit(group, [queue for queue in offsets if self._views.pops.find(group, queue) is None])
         if offsets:
-            await self._append_alone(group, control.GroupReset(offsets).frame(group))
+            await self._append_alone(group, control.GroupReset(offsets, user).frame(group))
 
     async def remove(self, group: bytes) -> None:
         """See `store.api.GroupStore.remove_group`."""

@@ -51,6 +51,7 @@ class PopDecision:
         self._ordered = request.ordered  # a queue leases nothing while some of it is leased
         self._selected = selected  # wanted messages by queue; None: all are wanted
         self._member = request.member
+        self._user = request.user
         self._is_whole = views.is_whole  # no record left the log
         self._dead = 0
         self._gone_left = _MOST_GONE
@@ -95,7 +96,7 @@ class PopDecision:
                     runs.append((queue.next, 0))
                 leased[queue.queue] = runs
         if begins:
-            frames.insert(0, control.GroupReset(begins).frame(group))
+            frames.insert(0, control.GroupReset(begins, self._user).frame(group))
         for some in control.in_records(gone):
             frames.append(control.Settled(some, {}).frame(group))
         for some in control.in_records(leased):

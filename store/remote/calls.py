@@ -108,6 +108,7 @@ class RemoteCalls(ABC):
     produced = _remote(Store.produced)
     session_row = _remote(Store.session_row)
     partition_bounds = _remote(Store.partition_bounds)
+    group_creator = _remote(Store.group_creator)
 
 
 POP: Final = next(method for method in METHODS if method.name == "pop")

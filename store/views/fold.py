@@ -416,8 +416,18 @@ class Views:
 
     def _fold_group_reset(self, commit: Commit, _: int, group: bytes, event: control.GroupReset) -> None:
         begins = {queue: offset for queue, offset in event.offsets.items() if not self._is_over(group, queue)}
+        self._note_creator(group, event.user)
         self.pops.reset(group, begins)
         _add_again(commit, group)
+
+    def _fold_offsets_committed(self, group: bytes, event: control.GroupOffsetsCommitted) -> None:
+        self._note_creator(group, event.user)
+        self.groups.committed(group, event)
+
+    def _note_creator(self, group: bytes, user: bytes) -> None:
+        """Note the user as the creator of the group, if there is no such group yet."""
+        if user and not self.pops.queues_of(group) and not self.groups.has_offsets(group):
+            self.groups.created(group, user)
 
     def _fold_group_removed(self, commit: Commit, _: int, group: bytes, _event: control.GroupRemoved) -> None:
         self.pops.removed(group)
@@ -477,7 +487,7 @@ class Views:
             Kind.RETAINED_SENT: sessions.retained_sent,
             Kind.WILL_SET: sessions.will_set,
             Kind.WILL_DROPPED: self.wills.dropped,
-            Kind.GROUP_OFFSETS_COMMITTED: self.groups.committed,
+            Kind.GROUP_OFFSETS_COMMITTED: self._fold_offsets_committed,
             Kind.POPPED: self._fold_popped,
             Kind.SHARE_JOINED: self.shares.gateway_joined,
             Kind.SHARE_LEFT: self.shares.gateway_left,

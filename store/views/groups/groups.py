@@ -1,4 +1,4 @@
-"""The groups view: the committed offsets of each cloud group, by partition of a parent topic."""
+"""The groups view: who created each group, and its committed offsets by partition of a parent topic."""
 
 from typing import Final
 
@@ -6,10 +6,11 @@ from store.control import GroupOffsetsCommitted
 from store.views.database.state import State, owned
 
 _GROUPS: Final = b"g"
+_CREATORS: Final = b"p"  # group → user
 
 
 class Groups:
-    """Committed offsets of groups."""
+    """Creators and committed offsets of groups."""
 
     __slots__ = ("_state",)
 
@@ -21,8 +22,22 @@ class Groups:
         for partition, offset in event.offsets.items():
             self._state.put(bucket, prefix + partition.to_bytes(2, "big"), offset.to_bytes(8, "big"))
 
+    def created(self, group: bytes, user: bytes) -> None:
+        """Note the creator of a group that is new."""
+        self._state.put(_CREATORS, group, user)
+
+    def creator(self, group: bytes) -> bytes:
+        """The user whose call created the group; b"" if there is none, or no such group."""
+        return self._state.get(_CREATORS, group) or b""
+
+    def has_offsets(self, group: bytes) -> bool:
+        """Whether the group has committed offsets of any parent topic."""
+        return any(True for _ in self._state.scan(owned(_GROUPS, group)))
+
     def remove(self, group: bytes) -> None:
-        """Delete the group's committed offsets of all parent topics."""
+        """Delete the group's creator, and its committed offsets of all parent topics."""
+        if self.creator(group):
+            self._state.delete(_CREATORS, group)
         bucket = owned(_GROUPS, group)
         for name in [name for name, _ in self._state.scan(bucket)]:
             self._state.delete(bucket, name)

@@ -178,3 +178,20 @@ def test_a_rule_reads_as_it_was_written(text: str) -> None:
 def test_malformed_rules(text: str) -> None:
     with pytest.raises(ValueError, match=r"rule|filter|levels"):
         parse_rule(text)
+
+
+def test_rules_about_a_group_restrict_its_shared_subscription() -> None:
+    """They restrict in addition to the rules about its topics."""
+    everybody = ["deny subscribe $group/$share/workers/#", "allow subscribe home/#"]
+    member = permissions(["allow subscribe $group/$share/workers/home/#", *everybody])
+    other = permissions(everybody)
+    verdicts = {
+        b"$share/workers/home/#": (True, False),
+        b"$share/workers/home/+": (True, False),
+        b"$share/workers/away": (False, False),
+        b"$share/others/home/#": (True, True),
+        b"home/#": (True, True),
+    }
+    for topic_filter, (may_member, may_other) in verdicts.items():
+        assert member.may_subscribe(topic_filter) is may_member, topic_filter
+        assert other.may_subscribe(topic_filter) is may_other, topic_filter

@@ -137,6 +137,29 @@ async def test_the_rules_of_the_user_apply(node: Node) -> None:
     assert await code(node, shop, "ForwardMessageToDeadLetterQueue", buried) == pb.FORBIDDEN
 
 
+async def test_a_group_belongs_to_the_user_who_created_it(node: Node) -> None:
+    """Another user who may read its topic cannot consume from it or settle its leases."""
+    rules = "allow both home/#", "allow subscribe #"
+    await set_rules(node, "billing", *rules)
+    await set_rules(node, "shop", *rules)
+    handle = "0.0.1"
+    calls = {
+        "ReceiveMessage": receive(),
+        "AckMessage": pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[{"receipt_handle": handle}]),
+        "ChangeInvisibleDuration": pb.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle=handle),
+        "ForwardMessageToDeadLetterQueue": pb.ForwardMessageToDeadLetterQueueRequest(
+            group=GROUP, topic=TOPIC, receipt_handle=handle
+        ),
+    }
+    assert await code(node, signed(), "ReceiveMessage", receive()) == pb.MESSAGE_NOT_FOUND
+    dead = receive(pb.Resource(name="%DLQ%group"))
+    for name, request in [*calls.items(), ("ReceiveMessage", dead)]:
+        assert await code(node, signed("AK-2", b"another"), name, request) == pb.FORBIDDEN, name
+    await set_rules(node, "shop", *rules, "allow subscribe $group/group")
+    for name, request in [*calls.items(), ("ReceiveMessage", dead)]:
+        assert await code(node, signed("AK-2", b"another"), name, request) != pb.FORBIDDEN, name
+
+
 async def test_recall_and_end_transaction_require_the_right_to_publish(node: Node) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
         wire = Wire(channel)

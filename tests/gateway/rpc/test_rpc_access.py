@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import aiohttp
@@ -10,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 from aiohttp.test_utils import make_mocked_request
+from google.protobuf.message import Message
 
 from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed, OutgoingMessage, Tls, blocking
 from cloud_sdk.errors import SluiceError
@@ -236,6 +239,76 @@ async def test_finding_a_message_requires_the_right_to_its_topic(node: Node) -> 
         assert await alice.find("home", key="k") == []
         await set_rules(node, "alice", "allow both #", "allow both $inbox/#")
         await alice.message(private.position)
+
+
+RIGHTS = "allow both home/#", "allow subscribe #"
+
+
+@pytest.mark.parametrize("begin", ["consume", "reset", "commit"])
+async def test_a_group_belongs_to_the_user_who_created_it(node: Node, begin: str) -> None:
+    """Another user who may read the same topics cannot consume from the group, settle its leases, move or remove it."""
+    await set_rules(node, "alice", *RIGHTS)
+    await set_user(node, "mallory", b"x")
+    await set_rules(node, "mallory", *RIGHTS)
+    async with client(node) as alice, client(node, Credentials("mallory", "x")) as mallory:
+        await alice.send("home/x", b"x")
+        if begin == "consume":
+            async with alice.consumer("billing", "home") as members:
+                await (await anext(members)).release()
+        elif begin == "reset":
+            await alice.reset_group("billing", "home")
+        else:
+            await alice.commit_offsets("billing", "home", {0: 0})
+        receive = pb.ReceiveRequest(group="billing", parent="home", max_records=1, max_bytes=1, invisible_ms=1000)
+        calls = {
+            "Receive": receive,
+            "Consume": pb.ConsumeRequest(member=receive, wants=True),
+            "Acknowledge": pb.AcknowledgeRequest(group="billing", parent="home"),
+            "ResetGroup": pb.ResetGroupRequest(group="billing", parent="home"),
+            "CommitOffsets": pb.CommitOffsetsRequest(group="billing", parent="home"),
+            "RemoveGroup": pb.RemoveGroupRequest(group="billing"),
+        }
+        assert await codes(node, "mallory", calls) == dict.fromkeys(calls, grpc.StatusCode.PERMISSION_DENIED)
+        dead = pb.ReceiveRequest(group="billing", dead_letters=True, max_records=1, max_bytes=1, invisible_ms=1000)
+        assert await codes(node, "mallory", {"Receive": dead}) == {"Receive": grpc.StatusCode.PERMISSION_DENIED}
+        await set_rules(node, "mallory", *RIGHTS, "allow subscribe $group/billing")
+        assert await codes(node, "mallory", calls) == dict.fromkeys(calls, grpc.StatusCode.OK)
+        await mallory.reset_group("billing", "home")  # it was removed: now it is Mallory's
+        with pytest.raises(NotAllowed, match="the group 'billing' is another user's"):
+            await alice.reset_group("billing", "home")
+
+
+async def codes(node: Node, user: str, calls: dict[str, Message]) -> dict[str, grpc.StatusCode]:
+    """The status of each of these calls of the native service, by name."""
+    found: dict[str, grpc.StatusCode] = {}
+    metadata = (("authorization", Credentials(user, "x").header()),)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
+        for name, request in calls.items():
+            path, encode = f"/sluice.v1.Sluice/{name}", type(request).SerializeToString
+            call: Any
+            if name == "Consume":
+                call = channel.stream_stream(path, encode)(iter([request]), metadata=metadata, timeout=PATIENCE_S)
+                with suppress(grpc.aio.AioRpcError):
+                    [each async for each in call]
+            else:
+                call = channel.unary_unary(path, encode)(request, metadata=metadata, timeout=PATIENCE_S)
+            found[name] = await call.code()
+    return found
+
+
+async def test_a_group_without_a_creator_is_open(make_node: MakeNode) -> None:
+    """A caller without a user created it. Everybody who may read its topics may use it."""
+    node = await make_node(grpc__auth=["password", "anonymous"])
+    await set_user(node, "alice", b"wonderland")
+    for user in ("", "alice"):
+        await set_rules(node, user, "allow both home/#")
+    async with client(node, None) as nobody, client(node) as alice:
+        await nobody.reset_group("billing", "home")
+        await alice.reset_group("billing", "home")
+        await nobody.reset_group("billing", "home")
+        await alice.reset_group("shipping", "home")
+        with pytest.raises(NotAllowed, match="the group 'shipping' is another user's"):
+            await nobody.reset_group("shipping", "home")
 
 
 async def test_a_right_to_everything_excludes_dollar_topics(node: Node) -> None:

@@ -97,7 +97,7 @@ class Model:
             for queue, offset in self.groups.fold(Kind(kind), subject, payload):
                 self._dead_letter(subject, queue, offset, position, time)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
-            parent, offsets = astuple(control.GroupOffsetsCommitted.parse(payload))
+            parent, offsets, _ = astuple(control.GroupOffsetsCommitted.parse(payload))
             self.committed[subject, parent].update(offsets)
         elif kind in SHARES:
             self.shares.fold(Kind(kind), subject, payload)
