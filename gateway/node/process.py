@@ -20,7 +20,8 @@ from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-_ORPHAN_SECONDS: Final = 10.0  # for a store without supervisor to wait until its gateways stop
+_ORPHAN_SECONDS: Final = 10  # for a gateway without supervisor to stop; a store waits as long for its gateways
+_ORPHAN_STORE_SECONDS: Final = 40  # for a store without supervisor to stop
 EXIT_ENDED: Final = 3  # exit code: the store has declared this gateway dead, and it must be started again
 # Allocations between collections of garbage cycles. Messages make no cycles, and Python's default of 700 costs a tenth
 # of the CPU with a thousand connections. Each collection blocks the loop: 10,000 objects take a few ms.
@@ -68,8 +69,17 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     orphaned = asyncio.Event()
+
+    def orphan() -> None:
+        """Stop, also while the node still starts. A node without its store would wait for it for the grace time."""
+        loop.remove_reader(lifeline)
+        orphaned.set()
+        seconds = _ORPHAN_STORE_SECONDS if config.split.role == "store" else _ORPHAN_SECONDS
+        log.warning("the supervisor has ended: this process ends within %d seconds", seconds)
+        signal.alarm(seconds)  # nobody else would kill it
+
     if lifeline >= 0:
-        loop.add_reader(lifeline, orphaned.set)
+        loop.add_reader(lifeline, orphan)
     node: _Running
     ended = asyncio.Event()
     if config.split.role == "gateway":

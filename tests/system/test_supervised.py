@@ -128,3 +128,20 @@ def test_all_processes_stop_when_the_supervisor_is_killed(make_node: Callable[..
     processes = children(node)
     node.kill()
     block_until(lambda: not any(is_there(pid) for pid in processes.values()))
+
+
+def test_gateways_end_when_supervisor_and_store_are_killed(
+    make_node: Callable[..., NodeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_SPLIT_GRACE_S", "3600")  # for which they would wait for the store
+    node = make_node("node", "--gateways", "2")
+    node.start()
+    processes = children(node)
+    os.kill(processes["store"], signal.SIGKILL)
+    node.kill()
+    try:
+        block_until(lambda: not any(is_there(pid) for pid in processes.values()))
+    finally:
+        for pid in processes.values():
+            if is_there(pid):
+                os.kill(pid, signal.SIGKILL)
