@@ -2,8 +2,9 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,12 +36,13 @@ class Meta:
 class Folder:
     """A locked data folder."""
 
-    __slots__ = ("_disk", "_lock", "path")
+    __slots__ = ("_disk", "_existed", "_lock", "path")
 
     def __init__(self, path: Path, disk: Disk) -> None:
         """Lock the folder. Create it if it does not exist. Raises `StoreError` when another process has it open."""
         if path.exists() and not path.is_dir():
             raise StoreError(f"{path} is not a folder")
+        self._existed = path.exists()
         if not (path / META).exists():
             disk.make_folder(path)
         self.path = path
@@ -79,6 +81,17 @@ class Folder:
 
     def close(self) -> None:
         os.close(self._lock)
+
+    def discard(self) -> None:
+        """Remove the store's files, and the folder unless it existed before or has other files. Then close it."""
+        for folder in (self.log, self.views):
+            shutil.rmtree(folder, ignore_errors=True)
+        for name in (META, LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        if not self._existed:
+            with suppress(OSError):  # another process has put a file there
+                self.path.rmdir()
+        self.close()
 
 
 @contextmanager

@@ -94,6 +94,7 @@ class Engine(Queries):
         self._stagings: set[asyncio.Task[Staged]] = set()
         self._replayed = (self._views.records, self._views.messages)
         self._batches = 0
+        self._is_discarded = False
 
     @classmethod
     async def open(cls, path: Path, config: StoreConfig, disk: Disk | None = None, clock: Clock = clock_ms) -> "Engine":
@@ -123,6 +124,14 @@ class Engine(Queries):
         except StoreError:
             logger.exception("the last checkpoint of the views failed; a restart replays more")
         await self._loop.run_in_executor(None, self._close_files)
+
+    async def close_after_failed_start(self) -> None:
+        """Close, and remove the data folder's content again if `open` created it and nothing was appended.
+
+        A prepared segment would take its place on disk until a start succeeds.
+        """
+        self._is_discarded = self._writer.epoch == 1 and not self._log.end and not self._log.pending_bytes
+        await self.close()
 
     async def enforce_retention(self) -> None:
         """Reclaim expired segments now instead of at the next check. Raises `StoreError` and OSError."""
@@ -336,7 +345,10 @@ class Engine(Queries):
     def _close_files(self) -> None:
         self._database.close()
         self._segments.close()
-        self._folder.close()
+        if self._is_discarded:
+            self._folder.discard()
+        else:
+            self._folder.close()
 
 
 class _Opened:

@@ -1,5 +1,7 @@
 """A node: the store and the fronts of one process, put together, started and stopped."""
 
+from collections.abc import Awaitable, Callable
+
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import Maintenance
 from gateway.config.config import Config
@@ -47,7 +49,7 @@ class Node:
             self.ports = await devices.listen(*await services.start())
             return self.ports
         except BaseException:
-            await self.stop()
+            await self._stop(engine.close_after_failed_start)
             raise
 
     async def reload(self) -> None:
@@ -56,13 +58,15 @@ class Node:
 
     async def stop(self) -> None:
         """Stop the fronts, the sessions, and the store. Accepted messages are committed."""
-        if self._engine is None:
-            return
+        if self._engine is not None:
+            await self._stop(self._engine.close)
+
+    async def _stop(self, close: Callable[[], Awaitable[None]]) -> None:
         await self._maintenance.stop()
         await self._devices.stop()
         await self._services.stop()
         self._authority.stop()
-        await self._engine.close()
+        await close()
         self._engine = None
 
 

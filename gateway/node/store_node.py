@@ -1,6 +1,7 @@
 """A store in its own process, with the fronts for services. Gateways in other processes serve the devices."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -54,7 +55,7 @@ class StoreNode:
                 place = f"{place.rpartition(':')[0]}:{port}"
             return Ports(-1, -1, grpc, http, {"store": place})
         except BaseException:
-            await self.stop()
+            await self._stop(engine.close_after_failed_start)
             raise
 
     async def reload(self) -> None:
@@ -70,13 +71,15 @@ class StoreNode:
 
     async def stop(self) -> None:
         """Stop serving. Accepted messages are committed. Gateways keep their connections for the grace time."""
-        if self._engine is None:
-            return
+        if self._engine is not None:
+            await self._stop(self._engine.close)
+
+    async def _stop(self, close: Callable[[], Awaitable[None]]) -> None:
         await self._maintenance.stop()
         await self._server.stop()
         await self._services.stop()
         self._authority.stop()
-        await self._engine.close()
+        await close()
         self._engine = None
 
     def _end(self, gateway: bytes) -> None:
