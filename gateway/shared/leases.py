@@ -80,6 +80,10 @@ class Leases:
         self._dead: Offsets = {}
         self._timer: asyncio.TimerHandle | None = None
 
+    def detach(self) -> None:
+        """Call `on_returned` no more: its group has ended, and could not be freed without a garbage collection."""
+        self._on_returned = _ignore
+
     def start(self, coroutine: Coroutine[object, None, None]) -> None:
         """Run a task that the node waits for when it stops."""
         task = self._loop.create_task(coroutine)
@@ -205,3 +209,7 @@ def _receipts(queue: bytes, offsets: Offsets) -> list[Receipts]:
                 last = Receipts(queue, offset, 1, deliveries)
                 found.append(last)
     return found
+
+
+def _ignore() -> None:
+    """Do nothing: the group has ended."""

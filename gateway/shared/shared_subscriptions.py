@@ -190,6 +190,7 @@ class SharedSubscriptions:
     def _drop_if_empty(self, group: SharedGroup) -> None:
         if group.is_empty and self._groups.get(group.name) is group:
             group.leases.flush()
+            group.leases.detach()
             del self._groups[group.name]
             if not self._groups:
                 self._listening.parts = 0

@@ -1,10 +1,12 @@
 """A shared subscription begins with its first member and ends with its last; which there may be."""
 
 import asyncio
+import gc
 
 import pytest
 
 from gateway.node.node import Node
+from gateway.shared.group import SharedGroup
 from store import control
 from store.api import Appended, Done, Receipts, filter_queue
 from store.errors import StoreBusy
@@ -213,3 +215,20 @@ async def test_the_groups_of_one_packet_are_counted(make_node: MakeNode, clean: 
     assert [granted.count(code) for code in (1, 0x97)] == [6, 6]
     assert sorted(node._sessions.shared_subscriptions._groups) == names[:3]
     assert node._sessions.shared_subscriptions._granted == {}
+
+
+async def test_ended_groups_leave_no_garbage_cycles(node: Node) -> None:
+    """A node that has served for long collects cycles seldom."""
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(3):
+            client = await RawClient.connect(node.ports.mqtt, b"c")
+            await client.subscribe((b"$share/g%d/t" % number, 1))
+            await publish(node, b"t", b"1")
+            assert [m.payload for m in await client.take(1)] == [b"1"]
+            await client.settle()
+            await client.disconnect()
+        await until(lambda: not [each for each in gc.get_objects() if isinstance(each, SharedGroup)])
+    finally:
+        gc.enable()
