@@ -54,6 +54,7 @@ class Engine(Queries):
         self.wants = None  # listeners get every commit
         self.partitions = opened.config.partitions
         self.max_record = opened.config.max_record
+        self.max_wait_ms = opened.config.max_wait_ms
         self.max_pending = opened.config.max_pending_bytes
         self._config = config
         self._loop = loop

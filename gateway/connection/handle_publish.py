@@ -5,7 +5,9 @@ All messages of one read of the socket are one append. Their acknowledgements ar
 """
 
 from abc import ABCMeta, abstractmethod
+from asyncio import TimerHandle, get_running_loop
 from collections import deque
+from math import inf
 from time import time
 from typing import Final
 
@@ -29,9 +31,10 @@ from record import frame
 from record.layout import FLAG_ADDRESSED, FLAG_RETAIN, FLAG_TRACK_ID, Kind
 from store.api import Appended, LogStore, Store
 from store.control import InboundReleased
-from store.errors import StoreBusy
+from store.errors import StoreBusy, StoreError
 
 _MESSAGE: Final = int(Kind.MESSAGE)
+_PUBREC: Final = 0x50
 _MAX_EXPLAINED: Final = 16  # acknowledgements for one read that carry a reason string
 
 PACKET_ID_IN_USE: Final = b"the packet id is that of a message of QoS 2 whose exchange has not ended (MQTT-2.2.1-3)"
@@ -259,13 +262,11 @@ class PublishBatch:
     def done(self, appended: Appended) -> None:
         """The append is committed, or has failed: send the acknowledgements, or close the connection."""
         connection = self.connection
-        connection.uncommitted -= self.size
         connection.append_queue.committed(self.size)
         if appended.error is not None:
-            for packet_id in self.received or ():
-                self.session.forget_received(packet_id)
-            connection.append_failed(appended.error)
+            self.refused(appended.error)
             return
+        connection.uncommitted -= self.size
         if self.received is not None:
             self.session.received(self.received)
         if self.acknowledged:
@@ -278,6 +279,33 @@ class PublishBatch:
                     acks[at] = answer(connection.version, packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS)
         if acks:
             connection.send(acks[0] if len(acks) == 1 else b"".join(acks))
+        self._resume_reading()
+
+    def refused(self, error: StoreError) -> None:
+        """None of the messages is in the log: say so, or close the connection.
+
+        If the store is only busy, the client may send them again. 3.1.1 has no acknowledgement that says so.
+        """
+        connection = self.connection
+        connection.uncommitted -= self.size
+        for packet_id in self.received or ():
+            self.session.forget_received(packet_id)
+        if not isinstance(error, StoreBusy) or (self.acks and connection.version < 5):
+            connection.append_failed(error)
+            return
+        connection.counters.messages_refused += len(self.frames)
+        reason = ReasonCode.QUOTA_EXCEEDED
+        for ack in self.acks:
+            why = connection.explain(str(error).encode())
+            answer = pubrec if ack[0] == _PUBREC else puback
+            packet_id = int.from_bytes(ack[2:4], "big")
+            connection.send(answer(connection.version, packet_id, reason, why, connection.maximum_packet_size))
+        if self.acks:
+            connection.decoder.acknowledged(len(self.acks))
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        connection = self.connection
         if connection.reading_paused:
             if connection.awaits_commit and not connection.uncommitted:
                 connection.committed()
@@ -308,20 +336,25 @@ class AppendQueue:
     """Passes the batches of all connections to the store, while less than `limit` bytes of them are not committed.
 
     Above the limit, batches wait here, and their connections are not read. So clients never reach the store's own
-    limit, and at most one read of each connection waits.
+    limit, and at most one read of each connection waits. When one has waited for the store's `max_wait_ms`, it is
+    refused, and so are new ones until the store commits something.
     """
 
     def __init__(self, store: LogStore, limit: int) -> None:
         self._store = store
         self._limit = limit  # bytes
         self._size: int = 0  # bytes that the store has and has not committed
-        self._waiting: deque[PublishBatch] = deque()
+        self._waiting: deque[tuple[float, PublishBatch]] = deque()  # with the loop times when they are refused
+        self._timer: TimerHandle | None = None  # set while batches wait
+        self._is_overdue: bool = False  # a batch has waited too long, and nothing was committed since
 
     def append(self, batch: PublishBatch) -> bool:
         """Pass a batch to the store, or let it wait. Returns whether its connection may be read."""
         if self._size > self._limit or self._waiting:
-            self._waiting.append(batch)
-            batch.connection.waiting_batches += 1
+            if self._is_overdue:
+                batch.refused(self._busy())
+                return True
+            self._wait(batch)
             return False
         self._size += batch.size
         self._store.append(batch.frames, batch.done)
@@ -330,12 +363,42 @@ class AppendQueue:
     def committed(self, size: int) -> None:
         """Note that the store has committed `size` bytes, and append waiting batches in order."""
         self._size -= size
+        self._is_overdue = False
         waiting = self._waiting
         while waiting and self._size <= self._limit:
-            batch = waiting.popleft()
+            batch = waiting.popleft()[1]
             batch.connection.waiting_batches -= 1
             if batch.received and batch.connection.closed:
                 # Its session may be open elsewhere by now, and the client repeats these messages (MQTT-4.3.3-10).
                 continue
             self._size += batch.size
             self._store.append(batch.frames, batch.done)
+
+    def _wait(self, batch: PublishBatch) -> None:
+        max_wait_ms = self._store.max_wait_ms
+        loop = get_running_loop()
+        until = loop.time() + max_wait_ms / 1000 if max_wait_ms else inf
+        self._waiting.append((until, batch))
+        batch.connection.waiting_batches += 1
+        if self._timer is None and max_wait_ms:
+            self._timer = loop.call_at(until, self._refuse_overdue)
+
+    def _refuse_overdue(self) -> None:
+        """Refuse the batches that have waited too long."""
+        self._timer = None
+        waiting = self._waiting
+        loop = get_running_loop()
+        while waiting:
+            until, batch = waiting[0]
+            if until > loop.time():
+                if until < inf:
+                    self._timer = loop.call_at(until, self._refuse_overdue)
+                return
+            waiting.popleft()
+            self._is_overdue = True
+            batch.connection.waiting_batches -= 1
+            if not (batch.received and batch.connection.closed):
+                batch.refused(self._busy())
+
+    def _busy(self) -> StoreBusy:
+        return StoreBusy(f"a message would wait for the store for more than {self._store.max_wait_ms / 1000:g} s")

@@ -166,6 +166,8 @@ class Wants(Protocol):
 class LogStore(Protocol):
     """Appends to the log, its commits and its records."""
 
+    max_wait_ms: int  # a message that would wait longer for its commit is refused; 0: no limit
+
     @property
     def wants(self) -> Wants | None:
         """The filters of the messages that commits have; None: commits have all messages."""
@@ -174,7 +176,7 @@ class LogStore(Protocol):
         """Append unsealed frames, in order, with the next batch.
 
         Calls `done` on the loop when they are committed and folded, or when that has failed. Raises nothing. If too
-        many bytes wait, `done` gets `StoreBusy`.
+        many bytes wait, or messages would wait for longer than `max_wait_ms`, `done` gets `StoreBusy`.
         """
 
     def on_commit(self, listener: CommitListener, parts: int = ...) -> Listening:

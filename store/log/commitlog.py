@@ -10,6 +10,10 @@ likely: those that were waiting when the last flush ended, and one from each pub
 without the rest `spacing_ms` after the start of the last flush (decisions/0016).
 
 An append without a waiting caller (`offer_later`) starts no flush for a while and joins the next one.
+
+Messages are refused when too many bytes wait, or when they would wait for longer than `max_wait_ms`
+(`store.log.wait_limit`): a publisher should hear of a slow disk in time. What was accepted is not refused later,
+because appends are committed in the order of the calls.
 """
 
 import asyncio
@@ -24,6 +28,7 @@ from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, TRAIL
 from store.api import Appended, Done
 from store.config import StoreConfig
 from store.errors import RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
+from store.log.wait_limit import WaitLimit
 from store.log.writer import SealedBatch, Writer
 
 logger = logging.getLogger(__name__)
@@ -47,18 +52,22 @@ def _largest(frame: bytes) -> int:
     return len(frame)
 
 
-def refusal(frames: list[bytes], size: int, pending_bytes: int, limit: int, max_record: int) -> StoreError | None:
+def refusal(
+    frames: list[bytes], size: int, pending_bytes: int, limit: int, waits: WaitLimit, max_record: int
+) -> StoreError | None:
     """Why frames of `size` bytes are refused while `pending_bytes` of at most `limit` wait; None if accepted."""
-    enough = limit - limit // 8
-    if pending_bytes + size > enough:
-        if frames and frames[0][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[0]):
-            # Control records, such as those of a closing session, and copies of messages that were accepted long ago
-            # still find room when new messages have to wait.
-            limit = enough
+    if pending_bytes + size > waits.room:
+        # Control records, such as those of a closing session, and copies of messages that were accepted long ago
+        # still find room when new messages have to wait.
+        is_new = bool(frames) and frames[0][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[0])
+        if is_new:
+            limit = waits.most
         if size > limit:
             return RecordTooLarge(f"{size} bytes in one append, the limit is {limit}")
         if pending_bytes + size > limit:
             return StoreBusy(f"{pending_bytes} bytes wait to be committed")
+        if is_new and pending_bytes:
+            return StoreBusy(f"a message would wait to be committed for more than {waits.max_s:g} s")
     if size > max_record - TRAILER_SIZE and max(map(_largest, frames)) > max_record:
         return RecordTooLarge(f"a record is larger than {max_record} bytes")
     return None
@@ -118,6 +127,8 @@ class CommitLog:
         self._on_sync = on_sync
         self._max_record = config.max_record
         self._max_pending = config.max_pending_bytes
+        self._waits = WaitLimit(config.max_wait_ms, config.max_pending_bytes, config.batch_bytes)
+        self._overdue_timer: asyncio.TimerHandle | None = None  # set while flushes are under way
         self._appends: deque[PendingAppend] = deque()
         self._waiting_bytes = 0  # in `_appends`
         self._jobs: SimpleQueue[list[PendingAppend] | None] = SimpleQueue()  # at most one flush and two syncs
@@ -181,11 +192,12 @@ class CommitLog:
         size = 0
         for frame in frames:
             size += len(frame)
-        error = self._error or refusal(frames, size, self.pending_bytes, self._max_pending, self._max_record)
+        pending = self.pending_bytes
+        error = self._error or refusal(frames, size, pending, self._max_pending, self._waits, self._max_record)
         if error is not None:
             return error
         self._appends.append(PendingAppend(frames, size, done, is_late))
-        self.pending_bytes += size
+        self.pending_bytes = pending + size
         self._waiting_bytes += size
         return None
 
@@ -210,7 +222,7 @@ class CommitLog:
             if not self._in_flight:
                 self._tick()
             await self._idle
-        for timer in (self._timer, self._sync_timer):
+        for timer in (self._timer, self._sync_timer, self._overdue_timer):
             if timer is not None:
                 timer.cancel()
         self._jobs.put(None)
@@ -254,9 +266,22 @@ class CommitLog:
             self._late_at = 0.0
         self._in_flight = True
         self._jobs.put(appends)
+        if self._overdue_timer is None and self._waits.max_s:
+            self._overdue_timer = self._loop.call_at(now + self._waits.max_s, self._check_overdue)
+
+    def _check_overdue(self) -> None:
+        """Refuse messages while a flush is under way for too long. Runs rarely, whatever the number of flushes."""
+        self._overdue_timer = None
+        if self._in_flight:
+            at = self._last_start + self._waits.max_s
+            if at <= self._loop.time():
+                self._waits.overdue()
+            else:
+                self._overdue_timer = self._loop.call_at(at, self._check_overdue)
 
     def _on_flushed(self, flushed: Flushed) -> None:
         self._in_flight = False
+        self._waits.committed(self._loop.time() - self._last_start)
         error = self._error if self.failed else flushed.error
         if isinstance(error, RecordInvalid):
             self._split(flushed.appends, error)

@@ -4,7 +4,7 @@ The rules of the file:
 
 * Appends are committed in the order of the calls, or fail. A store that does not know an append gets it again.
 * Invalid appends are refused here, before they get a number.
-* Memory is bounded as in `store.log.commitlog`: appends beyond the bound fail with `StoreBusy`.
+* Memory and time are bounded as in `store.log.commitlog`: appends beyond the bounds fail with `StoreBusy`.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import record
 from store.api import Appended, Done
 from store.errors import RecordInvalid, StoreError
 from store.log.commitlog import refusal
+from store.log.wait_limit import WaitLimit
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ SEQUENCE: Final = Struct("<Q")
 OUTCOME: Final = Struct("<QQQ")  # sequence, store time, position of the first record if the records are adjacent
 _APART: Final = 0xFFFF_FFFF_FFFF_FFFF  # the records are not adjacent; the position of each (u64) follows
 _SIZE: Final = 256 << 10  # bytes of one parcel; a larger append has a parcel of its own
+_UNIT: Final = 1 << 20  # bytes that are taken to be committed as quickly as fewer
 _UNKNOWN: Final = -1  # position of a record that was committed before a restart of the store
 
 
@@ -42,21 +44,25 @@ class _Unit:
 class Parcel:
     """Appends that travel together as one append."""
 
-    __slots__ = ("body", "sequence", "units")
+    __slots__ = ("body", "pending_bytes", "sent_at", "sequence", "units")
 
-    def __init__(self, sequence: int, body: bytes, units: list[_Unit]) -> None:
+    def __init__(self, sequence: int, body: bytes, units: list[_Unit], sent_at: float, pending_bytes: int) -> None:
         self.sequence = sequence
         self.body = body  # as it is sent
         self.units = units
+        self.sent_at = sent_at  # loop time
+        self.pending_bytes = pending_bytes  # of all appends that were not answered then
 
 
 class Appends:
-    """The appends that are not answered. `send` sends a parcel; `limit` and `max_record` are the store's."""
+    """The appends that are not answered. `send` sends a parcel."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, max_record: int, send: Callable[[bytes], None]):
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, send: Callable[[bytes], None]):
         self._loop = loop
         self._limit = limit  # bytes that may wait for an answer
-        self._max_record = max_record
+        self._max_record = 1 << 62  # these three are the store's from `reopen` on
+        self._waits = WaitLimit(0, limit, _UNIT)
+        self._overdue_timer: asyncio.TimerHandle | None = None  # set while a parcel is not answered
         self._send = send
         self._units: deque[_Unit] = deque()  # of this turn of the loop
         self._parcels: deque[Parcel] = deque()  # sent, the oldest first
@@ -71,7 +77,7 @@ class Appends:
         size = 0
         for frame in frames:
             size += len(frame)
-        error = self._error or refusal(frames, size, self.pending_bytes, self._limit, self._max_record)
+        error = self._error or refusal(frames, size, self.pending_bytes, self._limit, self._waits, self._max_record)
         if error is not None:
             self._loop.call_soon(done, Appended(error=error))
             return
@@ -100,6 +106,8 @@ class Appends:
         parcel = self._remove(sequence)
         if parcel is None:
             return
+        seconds = self._loop.time() - parcel.sent_at
+        self._waits.committed(seconds * _UNIT / max(parcel.pending_bytes, _UNIT))
         if first != _APART:
             starts = record.split(parcel.body[SEQUENCE.size :])
             positions = [first + start for start in starts]
@@ -125,12 +133,17 @@ class Appends:
         while self._parcels and self._parcels[0].sequence <= sequence:
             for unit in self._parcels.popleft().units:
                 self._answer(unit, Appended([_UNKNOWN] * len(unit.frames), 0))
+        now = self._loop.time()
         for parcel in self._parcels:
+            parcel.sent_at = now
             self._send(parcel.body)
 
     def fail(self, error: StoreError) -> None:
         """Fail all appends, which may be committed or not, and refuse new ones until `reopen`."""
         self._error = error
+        if self._overdue_timer is not None:
+            self._overdue_timer.cancel()
+            self._overdue_timer = None
         units = [unit for parcel in self._parcels for unit in parcel.units]
         units += self._units
         self._parcels.clear()
@@ -138,9 +151,10 @@ class Appends:
         for unit in units:
             self._answer(unit, Appended(error=error))
 
-    def reopen(self, limit: int, max_record: int) -> None:
-        """Accept appends."""
+    def reopen(self, limit: int, max_record: int, max_wait_ms: int) -> None:
+        """Accept appends, within these limits of the store."""
         self._limit = limit
+        self._waits = WaitLimit(max_wait_ms, limit, _UNIT)
         self._max_record = max_record
         self._error = None
 
@@ -164,9 +178,22 @@ class Appends:
 
     def _number(self, data: bytes, units: list[_Unit]) -> None:
         self._sequence += 1
-        parcel = Parcel(self._sequence, SEQUENCE.pack(self._sequence) + data, units)
+        now = self._loop.time()
+        parcel = Parcel(self._sequence, SEQUENCE.pack(self._sequence) + data, units, now, self.pending_bytes)
         self._parcels.append(parcel)
         self._send(parcel.body)
+        if self._overdue_timer is None and self._waits.max_s:
+            self._overdue_timer = self._loop.call_at(now + self._waits.max_s, self._check_overdue)
+
+    def _check_overdue(self) -> None:
+        """Refuse messages while the oldest parcel waits for too long."""
+        self._overdue_timer = None
+        if self._parcels and self._waits.max_s:
+            at = self._parcels[0].sent_at + self._waits.max_s
+            if at <= self._loop.time():
+                self._waits.overdue()
+            else:
+                self._overdue_timer = self._loop.call_at(at, self._check_overdue)
 
     def _remove(self, sequence: int) -> Parcel | None:
         """Remove and return the parcel with this number. Only refusals of a busy store come out of order."""

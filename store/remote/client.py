@@ -93,6 +93,7 @@ class RemoteStore(RemoteCalls):
         credentials: Credentials | None = None,
     ) -> None:
         self.partitions = 0
+        self.max_wait_ms = 0
         self.gateway = gateway
         self.is_connected = False
         self._address = address
@@ -106,7 +107,7 @@ class RemoteStore(RemoteCalls):
         self._stream: Stream | None = None
         self._store = b""  # identifies the process of the store
         self._producer = _producer(gateway)
-        self._appends = Appends(self._loop, config.max_pending_bytes, 1 << 62, partial(self._put, Item.APPEND))
+        self._appends = Appends(self._loop, config.max_pending_bytes, partial(self._put, Item.APPEND))
         self._questions = Questions(config.max_calls, self._put)
         self._listeners = CommitListeners()
         self._check_listeners: list[TransactionListener] = []
@@ -314,7 +315,9 @@ class RemoteStore(RemoteCalls):
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
-        self._appends.reopen(min(self._config.max_pending_bytes, welcome.max_pending), welcome.max_record)
+        self.max_wait_ms = welcome.max_wait_ms
+        limit = min(self._config.max_pending_bytes, welcome.max_pending)
+        self._appends.reopen(limit, welcome.max_record, welcome.max_wait_ms)
         self._questions.reopen()
         if welcome.goes_on:
             self._link.resume(welcome.received)

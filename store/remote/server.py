@@ -170,7 +170,7 @@ class StoreServer:
         self, goes_on: bool = False, is_known: bool = False, received: int = 0, sequence: int = 0, error: str = ""
     ) -> Welcome:
         engine = self._engine
-        limits = (engine.max_pending - _RESERVE, engine.partitions, engine.max_record)
+        limits = (engine.max_pending - _RESERVE, engine.partitions, engine.max_record, engine.max_wait_ms)
         end = engine.stats().log_end
         return Welcome(VERSION, self.name, goes_on, is_known, received, sequence, *limits, end, error)
 

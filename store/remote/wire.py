@@ -79,6 +79,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     max_pending: int  # bytes of one append
     partitions: int
     max_record: int  # bytes
+    max_wait_ms: int
     log_end: int
     error: str  # not empty: why the gateway is not served
 

@@ -5,11 +5,14 @@ from threading import Event
 
 import pytest
 
+from gateway.listen import mqtt_front
 from gateway.node.node import Node
 from store.log.disk import Disk
+from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import PINGRESP, PUBREC, PUBREL, ack
+from tests.gateway.raw import PINGRESP, PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack
 from tests.gateway.session.test_durable import durable, publish
+from tests.waiting import until
 
 
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Event:
@@ -58,3 +61,35 @@ async def test_nothing_is_sent_after_a_disconnect(node: Node, monkeypatch: pytes
     again = await durable(node)
     assert (await again.expect(PUBREL)).packet_id == message.packet_id
     await again.disconnect()
+
+
+@pytest.mark.parametrize("limit", [1 << 25, 0])  # bytes that wait in the store before further ones wait in the gateway
+async def test_messages_that_would_wait_too_long_are_refused(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(mqtt_front, "_MAX_UNCOMMITTED", limit)
+    node = await make_node(store__max_wait_ms=50)
+    waiting = await RawClient.connect(node.ports.mqtt, b"waiting", 5)
+    client = await RawClient.connect(node.ports.mqtt, b"refused", 5)
+    old = await RawClient.connect(node.ports.mqtt, b"old", 4)
+    go_on = slow_disk(monkeypatch)
+    log = node._engine._log
+    waiting.send(wire.publish(5, b"t", b"accepted", 1, 1))
+    await until(lambda: log.pending_bytes > 0 and (limit == 0 or log._waits.room == 0))
+    client.send(wire.publish(5, b"t", b"refused", 1, 7))
+    refused = await client.expect(PUBACK)
+    assert (refused.packet_id, refused.reason) == (7, 0x97)
+    client.send(wire.publish(5, b"t", b"refused", 2, 8))
+    refused = await client.expect(PUBREC)
+    assert (refused.packet_id, refused.reason) == (8, 0x97)
+    client.send(wire.publish(5, b"t", b"dropped", 0, 0))
+    old.send(wire.publish(4, b"t", b"refused", 1, 7))
+    await old.closed()  # 3.1.1 has no acknowledgement that refuses
+    go_on.set()
+    assert (await waiting.expect(PUBACK)).reason == 0
+    client.send(wire.publish(5, b"t", b"accepted", 1, 7), wire.publish(5, b"t", b"accepted", 2, 8))
+    assert (await client.expect(PUBACK)).reason == 0
+    assert (await client.expect(PUBREC)).reason == 0
+    client.send(ack(PUBREL, 8))
+    assert (await client.expect(PUBCOMP)).packet_id == 8
+    assert node.counters.messages_refused >= 3
