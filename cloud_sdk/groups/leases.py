@@ -21,6 +21,7 @@ class Settlement(NamedTuple):
     done: list[Lease]
     again: list[tuple[Lease, int | None]]  # with the delay in ms; None: the node's, which grows with the deliveries
     unseen: list[Lease]  # given back before a handler saw them: the delivery does not count
+    extends: bool = False  # the leases `again` are extended; their messages have not failed
 
     @property
     def size(self) -> int:
@@ -53,13 +54,17 @@ def runs_of(leases: Iterable[Lease]) -> list[pb.Run]:
     return runs
 
 
-def postponed_of(again: Iterable[tuple[Lease, int | None]], unseen: Iterable[Lease]) -> list[pb.Postponed]:
-    """What a `Settlement` gives back, as runs of equal delay."""
+def postponed_of(settlement: Settlement) -> list[pb.Postponed]:
+    """What a settlement gives back, as runs of equal delay."""
     by_delay: dict[int | None, list[Lease]] = {}
-    for lease, delay in again:
+    for lease, delay in settlement.again:
         by_delay.setdefault(delay, []).append(lease)
-    postponed = [pb.Postponed(run=run, delay_ms=delay) for delay, some in by_delay.items() for run in runs_of(some)]
-    return postponed + [pb.Postponed(run=run, delay_ms=0, unseen=True) for run in runs_of(unseen)]
+    postponed = [
+        pb.Postponed(run=run, delay_ms=delay, extends=settlement.extends)
+        for delay, some in by_delay.items()
+        for run in runs_of(some)
+    ]
+    return postponed + [pb.Postponed(run=run, delay_ms=0, unseen=True) for run in runs_of(settlement.unseen)]
 
 
 def milliseconds(seconds: float) -> int:

@@ -132,7 +132,7 @@ class MemberStream:
             retry = Retry(self._connection.retry_seconds)
             while True:
                 try:
-                    lost += await self._settle_now(Settlement([], again, []), is_repeated=False)
+                    lost += await self._settle_now(Settlement([], again, [], extends=True), is_repeated=False)
                     break
                 except SluiceError as error:
                     if not is_transient(error) or not await retry.pause():
@@ -231,7 +231,7 @@ class MemberStream:
         self._number += 1
         message.number = self._number
         message.done.extend(runs_of(request.settlement.done))
-        message.again.extend(postponed_of(request.settlement.again, request.settlement.unseen))
+        message.again.extend(postponed_of(request.settlement))
         if request.answer is not None or request.settlement.size:
             self._requests[self._number] = request
         write = asyncio.create_task(self._write(call, message))

@@ -272,30 +272,34 @@ class Run(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., deliveries: _Optional[int] = ...) -> None: ...
 
 class AcknowledgeRequest(_message.Message):
-    __slots__ = ("group", "parent", "dead_letters", "done", "again", "member")
+    __slots__ = ("group", "parent", "dead_letters", "done", "again", "member", "max_deliveries")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARENT_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
     group: str
     parent: str
     dead_letters: bool
     done: _containers.RepeatedCompositeFieldContainer[Run]
     again: _containers.RepeatedCompositeFieldContainer[Postponed]
     member: str
-    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., member: _Optional[str] = ...) -> None: ...
+    max_deliveries: int
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., member: _Optional[str] = ..., max_deliveries: _Optional[int] = ...) -> None: ...
 
 class Postponed(_message.Message):
-    __slots__ = ("run", "delay_ms", "unseen")
+    __slots__ = ("run", "delay_ms", "unseen", "extends")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    EXTENDS_FIELD_NUMBER: _ClassVar[int]
     run: Run
     delay_ms: int
     unseen: bool
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ...) -> None: ...
+    extends: bool
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ..., extends: _Optional[bool] = ...) -> None: ...
 
 class AcknowledgeReply(_message.Message):
     __slots__ = ("expired",)

@@ -61,13 +61,15 @@ class LeaseRenewal:
         if self._timer is None:
             self._timer = loop.call_later(_INTERVAL_S, self._renew_due)
 
-    def remove(self, client_key: ClientKey, source: Source, receipts: Receipts) -> None:
-        """Stop renewing the lease of a message that is settled."""
+    def remove(self, client_key: ClientKey, source: Source, receipts: Receipts) -> bool:
+        """Stop renewing the lease of a message that is settled. Returns whether it was renewed."""
         leases = self._leases.get(client_key)
-        if leases is not None:
-            leases.pop((source.group, receipts.queue, receipts.offset), None)
-            if not leases:
-                del self._leases[client_key]
+        if leases is None:
+            return False
+        lease = leases.pop((source.group, receipts.queue, receipts.offset), None)
+        if not leases:
+            del self._leases[client_key]
+        return lease is not None
 
     def release(self, client_key: ClientKey) -> None:
         """Return the messages of a client that is gone, so that other members get them."""
@@ -105,7 +107,7 @@ class LeaseRenewal:
             self._timer = loop.call_later(_INTERVAL_S, self._renew_due)
 
     def _settle(self, leases: list[_RenewedLease], delay_ms: int) -> None:
-        by_source: dict[Source, list[tuple[Receipts, int | None]]] = {}
+        by_source: dict[Source, list[tuple[Receipts, int]]] = {}
         for lease in leases:
             by_source.setdefault(lease.source, []).append((lease.receipts, delay_ms))
         for source, postponed in by_source.items():
@@ -113,7 +115,7 @@ class LeaseRenewal:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _settle_source(self, source: Source, postponed: list[tuple[Receipts, int | None]]) -> None:
+    async def _settle_source(self, source: Source, postponed: list[tuple[Receipts, int]]) -> None:
         try:
             await self._groups.settle(source, (), postponed)  # a stale receipt was settled meanwhile
         except StoreError as error:

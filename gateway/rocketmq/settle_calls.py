@@ -63,8 +63,12 @@ class SettleCalls:
         receipts = receipts_of(source, request.receipt_handle)
         delay_ms = int(request.invisible_duration.ToMilliseconds())
         check_invisible_ms(delay_ms, 0, self._limits)
-        self._leases.remove(client_key, source, receipts)
-        if await self._groups.settle(source, (), [(receipts, delay_ms)], client_key.client_id.encode()):
+        member = client_key.client_id.encode()
+        if self._leases.remove(client_key, source, receipts):  # a push consumer, whose handler has failed
+            stale = await self._groups.settle(source, (), (), member, failed=[(receipts, delay_ms)])
+        else:
+            stale = await self._groups.settle(source, (), [(receipts, delay_ms)], member)
+        if stale:
             raise _STALE
         return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=request.receipt_handle)
 

@@ -197,8 +197,9 @@ class ConsumeStream:
         self, member: GroupMember, request: pb.ConsumeRequest, settlement: _Settlement, answer: pb.Settled
     ) -> None:
         try:
-            done, again, unsent = self._calls.settlement(member.source, request)
-            stale = await self._calls.groups.settle(member.source, done, again, member.request.member, unsent)
+            requested = self._calls.settlement(member.source, request)
+            pop = member.request
+            stale = await self._calls.settle(member.source, requested, pop.member, pop.max_deliveries)
             if stale:
                 answer.expired.extend(wire_runs(stale))
         except RequestError as error:

@@ -11,7 +11,7 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source, dead_letter_source, parent_source
 from gateway.rpc.request_fields import group_name, member_name, parent_name, within
 from gateway.rpc.selecting import selection_of
-from gateway.rpc.status import invalid
+from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.visibility import caller_user, is_group_visible
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
@@ -33,6 +33,16 @@ class GroupMember:
     request: PopRequest
 
 
+@dataclass(slots=True, frozen=True)
+class RequestedSettlement:
+    """The arguments of `Store.settle` that a request names."""
+
+    done: list[Receipts]
+    again: list[tuple[Receipts, int]]
+    unsent: list[tuple[Receipts, int]]
+    failed: list[tuple[Receipts, int | None]]
+
+
 class GroupCalls:
     """Answers calls about groups. Every method raises `RequestError` for an invalid request, and `StoreError`."""
 
@@ -52,9 +62,9 @@ class GroupCalls:
         wait_s = min(request.wait_ms, self._limits.max_wait_ms) / 1_000
         if not request.done and not request.again:
             return _reply(await self.groups.receive(source, pop, wait_s), ())
-        done, again, unsent = self.settlement(source, request)
+        settlement = self.settlement(source, request)
         settling = asyncio.create_task(
-            self.groups.settle(source, done, again, pop.member, unsent)
+            self.settle(source, settlement, pop.member, pop.max_deliveries)
         )  # shares a commit with the pop
         try:
             popped = await self.groups.receive(source, pop, wait_s)
@@ -73,7 +83,7 @@ class GroupCalls:
         if not 0 < request.invisible_ms <= limits.max_invisible_ms:
             raise invalid(f"invisible_ms is {request.invisible_ms}, must be in 1..{limits.max_invisible_ms}")
         if request.max_deliveries > MAX_MAX_DELIVERIES:
-            raise invalid(f"max_deliveries is {request.max_deliveries}, the limit is {MAX_MAX_DELIVERIES}")
+            raise _too_many_deliveries(request.max_deliveries)
         source = self._source(request)
         pop = PopRequest(
             source.group,
@@ -105,27 +115,45 @@ class GroupCalls:
 
     async def acknowledge(self, request: pb.AcknowledgeRequest) -> pb.AcknowledgeReply:
         source = self._source(request)
-        done, again, unsent = self.settlement(source, request)
-        stale = await self.groups.settle(source, done, again, member_name(request.member), unsent)
+        if request.max_deliveries > MAX_MAX_DELIVERIES:
+            raise _too_many_deliveries(request.max_deliveries)
+        settlement = self.settlement(source, request)
+        stale = await self.settle(source, settlement, member_name(request.member), request.max_deliveries)
         return pb.AcknowledgeReply(expired=wire_runs(stale))
 
-    def settlement(
-        self, source: Source, request: SettleRequest
-    ) -> tuple[list[Receipts], list[tuple[Receipts, int | None]], list[tuple[Receipts, int]]]:
-        """Return `done`, `again` and `unsent` of `Store.settle`. Raises `RequestError`."""
+    async def settle(
+        self, source: Source, settlement: RequestedSettlement, member: bytes, max_deliveries: int
+    ) -> list[Receipts]:
+        """Settle what a request asks for. Returns the stale receipts."""
+        return await self.groups.settle(
+            source,
+            settlement.done,
+            settlement.again,
+            member,
+            settlement.unsent,
+            settlement.failed,
+            max_deliveries,
+        )
+
+    def settlement(self, source: Source, request: SettleRequest) -> RequestedSettlement:
+        """The settlement that a request asks for. Raises `RequestError`."""
         limits = self._limits
         if not _is_within(request, limits.max_settled):
             raise invalid(f"a request settles at most {limits.max_settled} messages")
         if any(postponed.delay_ms > limits.max_invisible_ms for postponed in request.again):
             raise invalid(f"a delay is at most {limits.max_invisible_ms} ms")
-        done = [_receipts(source, run) for run in request.done]
-        again = [
-            (_receipts(source, postponed.run), postponed.delay_ms if postponed.HasField("delay_ms") else None)
-            for postponed in request.again
-            if not postponed.unseen
-        ]
-        unsent = [(_receipts(source, postponed.run), 0) for postponed in request.again if postponed.unseen]
-        return done, again, unsent
+        settlement = RequestedSettlement([_receipts(source, run) for run in request.done], [], [], [])
+        for postponed in request.again:
+            receipts, delay_ms = _receipts(source, postponed.run), postponed.delay_ms
+            if postponed.unseen:
+                settlement.unsent.append((receipts, 0))
+            elif not postponed.HasField("delay_ms"):
+                settlement.failed.append((receipts, None))
+            elif postponed.extends or not delay_ms:
+                settlement.again.append((receipts, delay_ms))
+            else:
+                settlement.failed.append((receipts, delay_ms))
+        return settlement
 
     async def reset(self, request: pb.ResetGroupRequest) -> pb.ResetGroupReply:
         source = self._source(request)
@@ -171,6 +199,10 @@ class GroupCalls:
         if is_shared(group):
             raise invalid("a group name that begins with $share/ belongs to an MQTT shared subscription")
         return parent_source(group, parent_name(request.parent), self._store.partitions)
+
+
+def _too_many_deliveries(count: int) -> RequestError:
+    return invalid(f"max_deliveries is {count}, the limit is {MAX_MAX_DELIVERIES}")
 
 
 def _is_within(request: SettleRequest, limit: int) -> bool:

@@ -128,12 +128,14 @@ class LongPolling:
         self,
         source: Source,
         done: Sequence[Receipts],
-        again: Sequence[tuple[Receipts, int | None]],
+        again: Sequence[tuple[Receipts, int]],
         member: bytes = b"",
         unsent: Sequence[tuple[Receipts, int]] = (),
+        failed: Sequence[tuple[Receipts, int | None]] = (),
+        max_deliveries: int = 0,
     ) -> list[Receipts]:
         """See `Store.settle`."""
-        stale = await self._store.settle(source.group, done, again, unsent, member)
+        stale = await self._store.settle(source.group, done, again, unsent, member, failed, max_deliveries)
         self._wake_limited(source)
         return stale
 

@@ -177,7 +177,7 @@ class Leases:
     async def _settle(
         self,
         done: Sequence[Receipts] = (),
-        again: Sequence[tuple[Receipts, int | None]] = (),
+        again: Sequence[tuple[Receipts, int]] = (),
         unsent: Sequence[tuple[Receipts, int]] = (),
         is_return: bool = False,
     ) -> None:

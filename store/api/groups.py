@@ -121,14 +121,17 @@ class GroupStore(Protocol):
         self,
         group: bytes,
         done: Sequence[Receipts],
-        again: Sequence[tuple[Receipts, int | None]] = (),
+        again: Sequence[tuple[Receipts, int]] = (),
         unsent: Sequence[tuple[Receipts, int]] = (),
         member: bytes = b"",
+        failed: Sequence[tuple[Receipts, int | None]] = (),
+        max_deliveries: int = 0,
     ) -> list[Receipts]:
         """Settle leased messages. Messages in `done` are finished. Those in `again` come again after a delay in ms: 0
-        gives a message back, a longer delay extends its lease, and None is the configured delay for its number of
-        deliveries. Those in `unsent` reached no consumer: they come again after the delay, and the delivery does not
-        count.
+        gives a message back, and a longer delay extends its lease. Those in `unsent` reached no consumer: they come
+        again after the delay, and the delivery does not count. Those in `failed` become dead letters if they were
+        delivered `max_deliveries` times (0: as configured). Otherwise they come again after the delay; None is the
+        configured one for their number of deliveries.
 
         Returns the receipts that were stale: their messages are finished or leased out again. Waits while the store is
         busy. Raises `StoreError`, and some messages may have been settled then; ValueError for a delay that is negative

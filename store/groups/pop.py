@@ -40,6 +40,7 @@ from store.groups.settle import LeaseSettlement, SettleDecision
 from store.log.reader import LogReader
 from store.log.writer import Clock
 from store.views.fold import Views
+from store.views.groups.leases import UNSENT
 
 logger = logging.getLogger(__name__)
 
@@ -127,27 +128,36 @@ class GroupService:
         self,
         group: bytes,
         done: Sequence[Receipts],
-        again: Sequence[tuple[Receipts, int | None]] = (),
+        again: Sequence[tuple[Receipts, int]] = (),
         unsent: Sequence[tuple[Receipts, int]] = (),
         member: bytes = b"",
+        failed: Sequence[tuple[Receipts, int | None]] = (),
+        max_deliveries: int = 0,
     ) -> list[Receipts]:
         """See `store.api.GroupStore.settle`."""
-        if not again and not unsent:
+        if not again and not unsent and not failed:
             return await self._settle(group, LeaseSettlement(done), member)
         now = self._clock()
         is_back = False
         postponed: list[tuple[Receipts, int, bool]] = []
         for receipts, delay in again:
             is_back |= delay == 0
-            if delay is None:
-                postponed.append((receipts, now + self._delay(receipts), True))
-            else:
-                _check_ms(delay)
-                postponed.append((receipts, now + delay, not delay))
+            _check_ms(delay)
+            postponed.append((receipts, now + delay, not delay))
+        dead: list[Receipts] = []
+        limit, letters = max_deliveries or self._config.max_deliveries, dead_letter_queue(group)
+        for receipts, wait in failed:
+            if limit <= receipts.deliveries != UNSENT and receipts.queue != letters:
+                dead.append(receipts)
+                continue
+            later = self._delay(receipts) if wait is None else wait
+            _check_ms(later)
+            is_back |= later == 0
+            postponed.append((receipts, now + later, True))
         for _, later in unsent:
             _check_ms(later)
             is_back |= later == 0
-        settlement = LeaseSettlement(done, postponed, [(receipts, now + later) for receipts, later in unsent])
+        settlement = LeaseSettlement(done, postponed, [(receipts, now + later) for receipts, later in unsent], dead)
         stale = await self._settle(group, settlement, member)
         if is_back and not self.owners.is_empty:
             self._notify_back(group)

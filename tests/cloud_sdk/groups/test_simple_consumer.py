@@ -196,6 +196,20 @@ async def test_a_message_that_fails_comes_later_and_then_becomes_a_dead_letter(c
     ]
 
 
+@pytest.mark.parametrize("delay", [None, 3_600.0])
+async def test_the_last_failed_delivery_makes_a_dead_letter_at_once(client: Client, delay: float | None) -> None:
+    """An extension of the lease is no failure."""
+    await fill(client, 1)
+    async with client.dead_letters("g") as dead, client.consumer("g", "home", max_deliveries=1) as consumer:
+        delivery = await anext(consumer)
+        assert await delivery.extend(3_600)
+        assert await dead.next(0) is None
+        await delivery.nack(delay)
+        letter = await dead.next(20)
+        assert letter is not None
+        assert letter.payload == delivery.payload
+
+
 async def test_a_waiting_consumer_of_dead_letters_is_woken(client: Client) -> None:
     await fill(client, 1)
     async with client.dead_letters("g") as dead, client.consumer("g", "home", max_deliveries=1) as consumer:

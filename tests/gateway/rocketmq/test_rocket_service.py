@@ -257,6 +257,29 @@ async def test_messages_of_a_terminated_push_consumer_are_returned(wire: Wire) -
     assert (again.body, again.system_properties.delivery_attempt) == (b"b", 2)
 
 
+async def test_the_last_failed_delivery_makes_a_dead_letter_at_once(wire: Wire) -> None:
+    """A push consumer fails a message by changing its invisible duration. A simple consumer extends its lease so."""
+    assert await wire.receive() == []
+    stream = wire.telemetry()
+    await stream.write(
+        pb.TelemetryCommand(
+            settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscription(group=GROUP))
+        )
+    )
+    await stream.read()
+    await wire.send(b"a")
+    letters = pb.Resource(name="%DLQ%group")
+    for attempt in range(1, 6):
+        (message,) = await wire.receive(auto_renew=attempt == 5)
+        assert message.system_properties.delivery_attempt == attempt
+        if attempt == 4:
+            assert await wire.change(handle(message), 7_200) == pb.OK
+        assert await wire.receive(topic=letters) == []
+        assert await wire.change(handle(message), 7_200 if attempt == 5 else 0) == pb.OK
+    (letter,) = await wire.receive(topic=letters)
+    assert letter.body == b"a"
+
+
 async def test_a_fifo_group_gets_messages_in_order(wire: Wire) -> None:
     fifo = pb.Resource(name="fifo")
     stream = wire.telemetry()

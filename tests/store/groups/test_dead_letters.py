@@ -54,3 +54,37 @@ async def test_dead_letters_are_not_buried_again(bench: Bench):
     letters = receipts(await bench.pop(DEAD))
     with pytest.raises(ValueError, match="dead letter"):
         await bench.engine.dead_letter(b"g", letters)
+
+
+@pytest.mark.parametrize("delay", [None, 60_000])
+@pytest.mark.parametrize("most", [0, 2])  # 0: as configured, 3
+async def test_the_last_failed_delivery_makes_a_dead_letter_at_once(bench: Bench, delay: int | None, most: int):
+    await bench.fill(1)
+    limit = most or 3
+    for deliveries in range(1, limit + 1):
+        popped = receipts(await bench.pop(most=most))
+        assert popped == [Receipts(Q, 0, 1, deliveries)]
+        assert bench.dead == []
+        assert await bench.engine.settle(b"g", [], failed=[(popped[0], delay)], max_deliveries=most) == []
+        if deliveries < limit:
+            assert await bench.take() == []  # it waits for its delay
+            bench.now += 60_000
+    assert bench.dead == [[b"g"]]
+    assert await bench.take(DEAD) == numbers(0)
+
+
+async def test_an_extended_lease_of_the_last_delivery_stays(bench: Bench):
+    await bench.fill(1)
+    popped = receipts(await bench.pop(most=1))
+    assert await bench.engine.settle(b"g", [], [(popped[0], 60_000)], max_deliveries=1) == []
+    assert bench.dead == []
+    assert await bench.engine.settle(b"g", popped) == []
+
+
+async def test_a_failed_dead_letter_stays_one(bench: Bench):
+    await bench.fill(1)
+    await bench.engine.dead_letter(b"g", receipts(await bench.pop()))
+    letter = receipts(await bench.pop(DEAD))[0]
+    assert await bench.engine.settle(b"g", [], failed=[(letter, 1)], max_deliveries=1) == []
+    bench.now += 1
+    assert await bench.take(DEAD) == numbers(0)

@@ -91,9 +91,9 @@ async def test_settled_messages_do_not_belong_to_the_gateway(bench: Bench, how: 
     elif how == "buried":
         assert await bench.engine.dead_letter(NAME, [mine]) == []
     else:
-        again: list[tuple[Receipts, int | None]] = {"back": [(mine, 0)], "later": [(mine, None)]}.get(how, [])
-        done, unsent = [mine] * (how == "done"), [(mine, 0)] * (how == "unsent")
-        assert await bench.engine.settle(NAME, done, again, unsent) == []
+        done, again, unsent = [mine] * (how == "done"), [(mine, 0)] * (how == "back"), [(mine, 0)] * (how == "unsent")
+        failed = [(mine, None)] * (how == "later")
+        assert await bench.engine.settle(NAME, done, again, unsent, failed=failed) == []
     assert of(bench) == set()
 
 
