@@ -34,7 +34,7 @@ from store.held.release import HeldMessages
 from store.log.commitlog import CommitLog
 from store.log.disk import Disk
 from store.log.reader import LogReader
-from store.log.recovery import Recovered, recover, sound_batches
+from store.log.recovery import Recovered, missing_at_begin, recover, sound_batches
 from store.log.segments import Segments
 from store.log.tail_cache import TailCache
 from store.log.writer import Clock, SealedBatch, Writer, clock_ms
@@ -404,6 +404,7 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
             logger.warning("the log is damaged from position %d up to %d: reads skip this range", first, end)
         database, recovered = _recover(folder, config, segments)
         undo.callback(database.close)
+        database.put_log_begin(recovered.begin)
         views = Views(database, config, recovered.begin, recovered.begin_time, segments.damaged)
         _replay(views, segments, recovered.end)
         store_time = max(views.store_time, recovered.store_time)
@@ -418,6 +419,9 @@ def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[D
     database = Database(folder.views, config.view_cache_bytes)
     try:
         saved = database.checkpoint()
+        missing = missing_at_begin(segments, saved.log_begin)
+        if missing is not None and segments.begin <= saved.position:  # otherwise the views are of another log, or new
+            raise missing
         recovered = recover(segments, saved.position, saved.durable)
         if recovered.begin and not recovered.begin <= saved.position <= recovered.end:
             text = f"the views end at {saved.position} and the log has only [{recovered.begin}, {recovered.end})"

@@ -26,7 +26,7 @@ from store.file_copy import Copier, sync_files, try_link
 from store.log.damaged_ranges import write_damaged
 from store.log.disk import replace_file
 from store.log.pinned_segments import pinned
-from store.log.recovery import find_end
+from store.log.recovery import find_end, missing_at_begin
 from store.log.segments import Segments, segment_name
 from store.views.database.database import Checkpoint, saved_checkpoint
 
@@ -197,6 +197,9 @@ class _Backup:
     def _copy_log(self, saved: Checkpoint | None) -> tuple[int, int]:
         """Returns where the log begins and ends."""
         with pinned(self._source / "log", self._size, self._disk) as segments:
+            missing = None if saved is None else missing_at_begin(segments, saved.log_begin)
+            if missing is not None:
+                raise missing
             position = self._position
             if position is None:
                 position = find_end(segments, saved.position if saved else 0, saved.durable if saved else 0)[1]

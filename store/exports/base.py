@@ -129,7 +129,8 @@ def _copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> N
 
 
 def _keep_reclaimed(views: Path, folder: Path, begin: int) -> None:
-    """Copy the records before `begin` that views refer to into them, as retention does in a running store.
+    """Copy the records before `begin` that views refer to into them, and move their begin of the log, as retention
+    does in a running store.
 
     The views are from `folder`, and so are the records. Damaged ones are left out.
     """
@@ -138,6 +139,7 @@ def _keep_reclaimed(views: Path, folder: Path, begin: int) -> None:
         if first >= begin:
             return
         with closing(Database(views, _CACHE)) as database:
+            database.put_log_begin(begin)
             state = State(database)
             for view in (Held(state, first), RetainedValues(state)):
                 _keep(view, begin, segments, database, state)

@@ -21,7 +21,9 @@ from store.file_copy import Copier, sync_files
 from store.log.damaged_ranges import write_damaged
 from store.log.disk import Disk, replace_file
 from store.log.pinned_segments import pinned
+from store.log.recovery import missing_at_begin
 from store.log.segments import Segments, segment_name
+from store.views.database.database import seen_checkpoint
 
 
 @dataclass(slots=True, frozen=True)
@@ -87,6 +89,10 @@ class _Restore:
 
     def run(self, until: Until, others: Sequence[Path]) -> Restored:
         with pinned(self._backup / "log", self._size, self._disk) as source:
+            saved = seen_checkpoint(self._backup / "views")
+            missing = None if saved is None else missing_at_begin(source, saved.log_begin)
+            if missing is not None:
+                raise missing
             whole = cut(source, Until())
             end = min(cut(source, until), whole)
             if end == source.begin < whole:

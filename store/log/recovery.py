@@ -71,6 +71,19 @@ def find_end(segments: Segments, checked: int, durable: int) -> tuple[int, int, 
     return begin, end, last
 
 
+def missing_at_begin(segments: Segments, log_begin: int) -> LogCorrupt | None:
+    """The damage if segments are missing before the first one; None if not.
+
+    `log_begin` is where the views know that the log begins. Files before it may still be there.
+    """
+    base = segments.base_of(log_begin)
+    if not segments.bases or segments.begin <= base:
+        return None
+    count = (segments.begin - base) // segments.size
+    what = "the segment is missing" if count == 1 else f"{count} segments are missing"
+    return LogCorrupt(segment_name(base), base, what)
+
+
 def begin_time(segments: Segments, begin: int) -> int:
     """Store time of the log's first record; 0 when nothing was reclaimed, or that record is damaged."""
     first = next(sound_batches(segments, begin), None) if begin else None

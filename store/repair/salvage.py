@@ -53,7 +53,8 @@ def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[
     `size` is that of the segments, `saved` the checkpoint of the views. It can be repeated after a crash. Raises
     `LogCorrupt` for a segment that does not belong to this log, and OSError.
     """
-    if not _complete(log, size, 0, disk):
+    begin = None if saved is None else saved.log_begin
+    if not _complete(log, size, begin, 0, disk):
         return []
     segments = Segments(log, size, _TolerantDisk(disk))
     segments.find()
@@ -70,7 +71,7 @@ def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[
         resumes = -(-max(saved.position, durable) // size) * size
         what = f"records up to {durable} are lost"
         found.append(Damage(segment_name(segments.base_of(end)), end, what, resumes))
-        _complete(log, size, resumes, disk)
+        _complete(log, size, begin, resumes, disk)
     if found:
         ranges = [(damage.position, damage.resumes or 0) for damage in found]
         write_damaged(log, DamagedRanges([*segments.damaged, *ranges]), disk)
@@ -85,19 +86,25 @@ def forget_reclaimed(segments: Segments) -> None:
         segments.damaged = kept
 
 
-def _complete(log: Path, size: int, end: int, disk: Disk) -> bool:
-    """Complete missing and shortened segments up to position `end`. Returns False if there is no segment at all."""
+def _complete(log: Path, size: int, begin: int | None, end: int, disk: Disk) -> bool:
+    """Complete missing and shortened segments from `begin`, or the first segment, up to position `end`.
+
+    Returns False if there is no segment at all.
+    """
     for unfinished in log.glob("*.new"):
         unfinished.unlink()
     bases = sorted(int(path.stem) for path in log.glob("*.log") if path.stem.isdecimal())
-    for base in range(bases[0], max(bases[-1] + size, end), size) if bases else ():
+    if not bases:
+        return False
+    first = bases[0] if begin is None else min(bases[0], begin - begin % size)
+    for base in range(first, max(bases[-1] + size, end), size):
         path = log / segment_name(base)
         length = path.stat().st_size if path.exists() else 0
         if length > size:
             raise LogCorrupt(path.name, base, "not a segment of this log (name or size)")
         if length < size:
             _replace(path, length, size, disk)
-    return bool(bases)
+    return True
 
 
 def _replace(path: Path, length: int, size: int, disk: Disk) -> None:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import record
 from store.data_folder import Folder, is_data_folder, read_meta
@@ -17,10 +18,12 @@ from store.file_copy import Copier
 from store.log.damaged_ranges import write_damaged
 from store.log.disk import Disk
 from store.log.pinned_segments import PinnedSegments
-from store.log.recovery import clear, frames_behind, sound_batches
+from store.log.recovery import clear, frames_behind, missing_at_begin, sound_batches
 from store.log.segments import Segments, segment_name
 from store.log.writer import SealedBatch
-from store.views.database.database import seen_checkpoint
+from store.views.database.database import Checkpoint, seen_checkpoint
+
+_TRIES: Final = 5
 
 
 @dataclass(slots=True, frozen=True)
@@ -86,17 +89,31 @@ def audit(path: Path) -> Audit:
     saved = seen_checkpoint(path / "views")  # first, so that the log that is read has everything the views have
     segments, missing = open_segments(path)
     try:
-        return _audit(segments, missing, 0 if saved is None else saved.durable)
+        found = Audit(segments.begin, segments.begin)
+        first = _missing_at_begin(path / "views", segments, saved)
+        if first is not None:
+            found.damage.append(first)
+        _audit(found, segments, missing, 0 if saved is None else saved.durable)
+        return found
     finally:
         segments.close()
 
 
-def _audit(segments: Segments, missing: Damage | None, durable: int) -> Audit:
-    begin = segments.begin
-    found = Audit(begin, begin)
+def _missing_at_begin(views: Path, segments: Segments, saved: Checkpoint | None) -> Damage | None:
+    """Segments that are missing at the begin of the log. `saved` was read before the segments were opened."""
+    error = None
+    for _ in range(_TRIES):
+        error = None if saved is None else missing_at_begin(segments, saved.log_begin)
+        if saved is not None and error is None:
+            return None
+        saved = seen_checkpoint(views)  # again: retention may have moved the begin before the segments were opened
+    return None if error is None else Damage(error.segment, error.position, error.what, segments.begin)
+
+
+def _audit(found: Audit, segments: Segments, missing: Damage | None, durable: int) -> None:
     by_base = {base: SegmentAudit(segment_name(base), base, base) for base in segments.bases}
     found.segments = list(by_base.values())
-    for piece in pieces(segments, begin, durable):
+    for piece in pieces(segments, found.begin, durable):
         if isinstance(piece, Damage):
             found.damage.append(piece)
             continue
@@ -114,7 +131,6 @@ def _audit(segments: Segments, missing: Damage | None, durable: int) -> Audit:
         found.torn = clear(segments, found.end, dry=True)
     found.damage += known_damage(segments)
     found.damage.sort(key=lambda damage: damage.position)
-    return found
 
 
 def known_damage(segments: Segments) -> list[Damage]:

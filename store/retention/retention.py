@@ -159,10 +159,12 @@ class Retention:
     async def _remove_now(self, cut: int) -> None:
         loop = asyncio.get_running_loop()
         await self._checkpoint()
-        folded = self._views.checkpointed
+        cut = min(cut, self._segments.base_of(self._views.checkpointed))
+        if cut <= self._views.begin:
+            return
+        self._database.put_log_begin(cut)  # without it, an opening would call the removed segments missing
         await loop.run_in_executor(None, self._database.flush)
-        cut = min(cut, self._segments.base_of(folded))
-        if cut <= self._views.begin or self._log.failed:
+        if self._log.failed:
             return
         try:
             begin_time = await self._expiry.time_of(cut)

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 QUEUE_PREFIX: Final = 21  # bytes of the common prefix of a queue's index keys within a generation
 _CHECKPOINT_KEY: Final = b"mcheckpoint"
 _CHECKPOINT: Final = Struct(">QQQI")
+_LOG_BEGIN_KEY: Final = b"mbegin"
 _FORMAT: Final = 1  # of all rows
 _MEMTABLE: Final = 16 << 20
 _BLOCK: Final = 16 << 10
@@ -48,13 +49,17 @@ _NEW_FILES: Final = 16  # flushed memtables per compaction, which also rewrites 
 class Checkpoint:
     """The views are complete up to `position`. The log was on disk up to `durable` when it was written."""
 
-    __slots__ = ("durable", "is_readable", "position", "store_time")
+    __slots__ = ("durable", "is_readable", "log_begin", "position", "store_time")
 
-    def __init__(self, position: int, durable: int, store_time: int, is_readable: bool = True) -> None:
+    def __init__(
+        self, position: int, durable: int, store_time: int, is_readable: bool = True, log_begin: int | None = None
+    ) -> None:
         self.position = position
         self.durable = durable
         self.store_time = store_time  # ms, of the newest record
         self.is_readable = is_readable  # this version knows the format of the other rows
+        # The log begins here or before. Retention never removes what the views lack, so without a row it is `position`.
+        self.log_begin = position if log_begin is None else log_begin
 
 
 class Database:
@@ -83,7 +88,11 @@ class Database:
         self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]  # a property
 
     def checkpoint(self) -> Checkpoint:
-        return _checkpoint(self.get(_CHECKPOINT_KEY))
+        return _checkpoint(self.get(_CHECKPOINT_KEY), self.get(_LOG_BEGIN_KEY))
+
+    def put_log_begin(self, begin: int) -> None:
+        """Write down where the log begins. Segments before it may be removed once this is flushed."""
+        self.put_all([(_LOG_BEGIN_KEY, begin.to_bytes(8, "big"))])
 
     def get(self, key: bytes) -> bytes | None:
         if key in self._read:
@@ -236,7 +245,7 @@ def saved_checkpoint(path: Path) -> Checkpoint | None:
     try:
         rows = Rdict(str(path), _options(0), access_type=AccessType.read_only())
         try:
-            return _checkpoint(rows.get(_CHECKPOINT_KEY))
+            return _checkpoint(rows.get(_CHECKPOINT_KEY), rows.get(_LOG_BEGIN_KEY))
         finally:
             rows.close()
     except Exception as error:
@@ -261,11 +270,12 @@ def seen_checkpoint(path: Path) -> Checkpoint | None:
             return None
 
 
-def _checkpoint(row: bytes | None) -> Checkpoint:
+def _checkpoint(row: bytes | None, begin: bytes | None) -> Checkpoint:
+    log_begin = None if begin is None else int.from_bytes(begin, "big")
     if row is None:
-        return Checkpoint(0, 0, 0)
+        return Checkpoint(0, 0, 0, log_begin=log_begin)
     position, durable, store_time, form = _CHECKPOINT.unpack(row)
-    return Checkpoint(position, durable, store_time, is_readable=form == _FORMAT)
+    return Checkpoint(position, durable, store_time, is_readable=form == _FORMAT, log_begin=log_begin)
 
 
 def _options(cache_bytes: int) -> Options:

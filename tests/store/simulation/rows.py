@@ -78,6 +78,8 @@ def rows_found(engine: Engine, truth: Truth) -> Rows:
     """The rows that the store has."""
     rows = dict(engine._database.scan(b"", b""))
     oldest = int.from_bytes(rows.pop(b"moldest", b""), "big")
+    begin = rows.pop(b"mbegin", b"")
+    assert int.from_bytes(begin, "big") >= engine._views.begin, "the log's begin would be damage"
     last = record.store_time_of(truth.frames[-1], 0) if truth.frames else 0
     saved = rows.pop(b"mcheckpoint", None)
     if truth.frames:
