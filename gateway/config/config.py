@@ -107,12 +107,23 @@ class MqttConfig:
 
 
 @dataclass(slots=True)
+class GroupConfig:
+    """A consumer group of RocketMQ clients."""
+
+    name: str = ""
+    # Where it begins a topic that is new to it: at the oldest message, behind the newest, or ("recent") at the first
+    # if that is less than an hour old, and else behind the newest.
+    start: str = one_of("recent", "earliest", "latest")
+    fifo: bool = False  # it gets the messages of a topic in order, one at a time
+
+
+@dataclass(slots=True)
 class GrpcConfig:
     """The front for cloud services."""
 
     port: int = bounded(7070, 0, 65_535)
-    # Groups of RocketMQ clients that get the messages of a topic in order, one at a time. In the environment as JSON.
-    fifo_groups: list[str] = field(default_factory=list)
+    # Groups of RocketMQ clients that differ from the defaults. In the environment as JSON.
+    groups: list[GroupConfig] = field(default_factory=list)
     # "anonymous", "password", "certificate", and for RocketMQ clients "signature".
     auth: list[str] = any_of(["anonymous"], "anonymous", "password", "certificate", "signature")
     access_keys: str = ""  # a file with access keys, users and secrets of RocketMQ clients
@@ -380,6 +391,10 @@ def _check_grpc(grpc: GrpcConfig) -> None:
         raise ConfigError("grpc.client_ca needs grpc.certificate and grpc.key")
     if "certificate" in grpc.auth and not grpc.client_ca:
         raise ConfigError("grpc.auth with certificates needs grpc.client_ca")
+    for number, group in enumerate(grpc.groups):
+        _require(f"grpc.groups[{number}].", check_table(group) or ("" if group.name else "name must not be empty"))
+    if len({group.name for group in grpc.groups}) < len(grpc.groups):
+        raise ConfigError("grpc.groups names a group twice")
     if ("signature" in grpc.auth) != bool(grpc.access_keys):
         raise ConfigError('grpc.auth with "signature" and grpc.access_keys must be given together')
 

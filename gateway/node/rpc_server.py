@@ -1,6 +1,5 @@
 """The gRPC listener of a node, with Sluice's own service and RocketMQ's."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +29,7 @@ _MIN_PING_MS: Final = 5_000  # clients probe a silent connection every 10 s or s
 
 class RpcServer:
     """Serves `sluice.v1.Sluice` and `apache.rocketmq.v2.MessagingService` over `store`, which is configured with
-    `settings`, on the running event loop. RocketMQ's `fifo_groups` get a topic's messages in order. Starts once, stops
-    once."""
+    `settings`, on the running event loop. Starts once, stops once."""
 
     def __init__(
         self,
@@ -39,7 +37,6 @@ class RpcServer:
         authority: Authority,
         limits: RpcLimits | None = None,
         settings: StoreConfig | None = None,
-        fifo_groups: Sequence[str] = (),
         config: GrpcConfig | None = None,
     ) -> None:
         self._config = config or GrpcConfig()
@@ -48,7 +45,7 @@ class RpcServer:
         self._store = store
         self._limits = limits or RpcLimits()
         self._settings = settings or StoreConfig()
-        self._fifo_groups = frozenset(name.encode() for name in fifo_groups)
+        self._groups = {group.name.encode(): group for group in self._config.groups}
         self._service: Service | None = None
         self._rocket: RocketService | None = None
         self._server: grpc.aio.Server | None = None
@@ -89,7 +86,7 @@ class RpcServer:
             ),
         )
         self._service = Service(self._store, self._limits)
-        self._rocket = RocketService(self._store, self._service.groups, self._limits, self._settings, self._fifo_groups)
+        self._rocket = RocketService(self._store, self._service.groups, self._limits, self._settings, self._groups)
         add_SluiceServicer_to_server(self._service, server)
         add_MessagingServiceServicer_to_server(self._rocket, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

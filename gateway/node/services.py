@@ -38,7 +38,7 @@ class Services:
         """settings: of the store. sources, admissions: see `gateway.http.metrics`."""
         self._config = config
         limits = RpcLimits(max_user_properties=config.mqtt.max_user_properties)
-        self.rpc = RpcServer(engine, authority, limits, settings, config.grpc.fifo_groups, config.grpc)
+        self.rpc = RpcServer(engine, authority, limits, settings, config.grpc)
         self.http = HttpFront(engine, authority, sources, admissions, config.http.auth, lambda: self.rpc.calls)
         self.admin = AdminFront(engine, sessions, config.data_dir)
 

@@ -6,9 +6,10 @@ node asks another producer of the same topic, as RocketMQ does.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from gateway.config.config import GroupConfig
 from gateway.rocketmq.access import ClientKey
 from gateway.rocketmq.messages import StoredMessage
 from gateway.rocketmq.names import group_name, parent_of_topic, resource_of
@@ -26,13 +27,14 @@ _MAX_COMMANDS: Final = 256  # unread by one client; the store repeats checks tha
 _MAX_TOPICS: Final = 1_024  # remembered for one client
 _BATCH: Final = 32  # messages that a push consumer requests at once
 _POLL_S: Final = 20  # long polling time of a push consumer
+GroupConfigs = Mapping[bytes, GroupConfig]  # by name
 _CONSUMERS: Final = frozenset((pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER))
 
 
 class TelemetryClient:
     """One client with a Telemetry stream."""
 
-    __slots__ = ("caller", "commands", "ended", "key", "topics")
+    __slots__ = ("caller", "commands", "ended", "fifo_group", "key", "topics")
 
     def __init__(self, key: ClientKey) -> None:
         """The client of this task's call."""
@@ -40,6 +42,7 @@ class TelemetryClient:
         self.caller = CALLER.get()
         self.commands: asyncio.Queue[pb.TelemetryCommand | HeldMessage] = asyncio.Queue(_MAX_COMMANDS)
         self.topics: set[bytes] = set()  # parent topics that it publishes to
+        self.fifo_group = b""  # the group that it consumes in order by its own settings; b"": none
         self.ended = asyncio.Event()
 
     def enqueue(self, command: pb.TelemetryCommand | HeldMessage) -> bool:
@@ -62,11 +65,11 @@ class TelemetryClient:
 class TelemetryClients:
     """All clients of a node. A new stream of a client replaces the older one."""
 
-    def __init__(self, store: Store, config: StoreConfig, max_body: int, fifo_groups: frozenset[bytes]) -> None:
+    def __init__(self, store: Store, config: StoreConfig, max_body: int, groups: GroupConfigs) -> None:
         self._store = store
         self._redelivery_policy = _redelivery_policy(config)
         self._max_body = max_body
-        self._fifo_groups = fifo_groups
+        self._groups = groups
         self._clients: dict[str, dict[bytes, TelemetryClient]] = {}  # by client id and user
         store.on_transaction_check(self._send_checks)
 
@@ -100,6 +103,11 @@ class TelemetryClients:
         if client is not None:
             client.ended.set()
 
+    def is_fifo(self, client_key: ClientKey, group: bytes) -> bool:
+        """Whether a group gets the messages of a topic in order: by the configuration, or as this client says."""
+        configured, client = self._groups.get(group), self._find(client_key)
+        return (configured is not None and configured.fifo) or (client is not None and client.fifo_group == group)
+
     def remember_topic(self, client_key: ClientKey, parent: bytes) -> None:
         """Remember that a client publishes to a parent topic, for transaction checks."""
         client = self._find(client_key)
@@ -122,7 +130,9 @@ class TelemetryClients:
             settings.publishing.validate_message_type = True
             settings.backoff_policy.CopyFrom(_send_retry_policy())
         elif reported.client_type in _CONSUMERS:
-            settings.subscription.fifo = group_name(reported.subscription.group) in self._fifo_groups
+            group = group_name(reported.subscription.group)
+            client.fifo_group = group if reported.subscription.fifo else b""
+            settings.subscription.fifo = self.is_fifo(client.key, group)
             settings.subscription.receive_batch_size = _BATCH
             settings.subscription.long_polling_timeout.FromSeconds(_POLL_S)
             settings.backoff_policy.CopyFrom(self._redelivery_policy)

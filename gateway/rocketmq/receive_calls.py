@@ -4,7 +4,7 @@ from typing import Final
 
 import record
 from gateway.rocketmq.access import ClientKey, require_consuming
-from gateway.rocketmq.clients import TelemetryClients
+from gateway.rocketmq.clients import GroupConfigs, TelemetryClients
 from gateway.rocketmq.lease_renewal import LEASE_MS, LeaseRenewal
 from gateway.rocketmq.messages import StoredMessage
 from gateway.rocketmq.names import source_of
@@ -41,14 +41,14 @@ class ReceiveCalls:
         clients: TelemetryClients,
         leases: LeaseRenewal,
         limits: RpcLimits,
-        fifo_groups: frozenset[bytes],
+        configured: GroupConfigs,
     ) -> None:
         self._store = store
         self._groups = groups
         self._clients = clients
         self._leases = leases
         self._limits = limits
-        self._fifo_groups = fifo_groups
+        self._configured = configured
 
     async def receive(
         self, request: pb.ReceiveMessageRequest, client_key: ClientKey, left_s: float | None
@@ -63,14 +63,14 @@ class ReceiveCalls:
         if records < 0:
             raise RocketError(pb.BAD_REQUEST, "the batch size must not be negative")
         selection = _selection(request.filter_expression)
-        ordered = source.group in self._fifo_groups
+        ordered = self._clients.is_fifo(client_key, source.group)
         pop = PopRequest(
             source.group,
             source.queues,
             records,
             self._limits.max_fetch_bytes,
             invisible_ms,
-            _start(source),
+            self._start(source),
             selection=selection,
             ordered=ordered,
             member=client_key.client_id.encode(),
@@ -100,6 +100,13 @@ class ReceiveCalls:
         """Make messages available again that did not reach the client."""
         await self._groups.settle(received.source, (), [(receipt, 0) for receipt in received.receipts])
 
+    def _start(self, source: Source) -> Start:
+        """Where a new group begins: as configured, but at the beginning of its dead letters."""
+        if source.key[:1] == b"d":
+            return Start.EARLIEST
+        configured = self._configured.get(source.group)
+        return Start.RECENT if configured is None else Start(configured.start)
+
     def _invisible_ms(self, request: pb.ReceiveMessageRequest) -> int:
         if request.auto_renew or not request.HasField("invisible_duration"):
             return LEASE_MS
@@ -122,11 +129,6 @@ def check_invisible_ms(invisible_ms: int, minimum: int, limits: RpcLimits) -> No
     if not minimum <= invisible_ms <= limits.max_invisible_ms:
         text = f"the longest invisible duration is {limits.max_invisible_ms // 1000} s"
         raise RocketError(pb.ILLEGAL_INVISIBLE_TIME, text)
-
-
-def _start(source: Source) -> Start:
-    """Where a new group starts: at the end of a topic, as with RocketMQ, but at the beginning of its dead letters."""
-    return Start.EARLIEST if source.key[:1] == b"d" else Start.LATEST
 
 
 def _selection(expression: pb.FilterExpression) -> Selection:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import grpc.aio
 
 from gateway.rocketmq.access import client_key_of
-from gateway.rocketmq.clients import TelemetryClient, TelemetryClients
+from gateway.rocketmq.clients import GroupConfigs, TelemetryClient, TelemetryClients
 from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -49,18 +49,18 @@ def _or_status(kind: Callable[..., _Response]) -> Callable[[_Call[_Response]], _
 class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     """Answers the calls of RocketMQ's clients.
 
-    groups: those of the native service, so that members of both protocols wait in the same lines. fifo_groups: names of
-    the groups that get the messages of a topic in order.
+    groups: those of the native service, so that members of both protocols wait in the same lines. configured: groups
+    that differ from the defaults, by name.
     """
 
     def __init__(
-        self, store: Store, groups: LongPolling, limits: RpcLimits, config: StoreConfig, fifo_groups: frozenset[bytes]
+        self, store: Store, groups: LongPolling, limits: RpcLimits, config: StoreConfig, configured: GroupConfigs
     ) -> None:
         self._store = store
         self._leases = LeaseRenewal(groups)
-        self._clients = TelemetryClients(store, config, limits.max_message_bytes, fifo_groups)
+        self._clients = TelemetryClients(store, config, limits.max_message_bytes, configured)
         self._sending = SendCalls(store, self._clients, limits)
-        self._receiving = ReceiveCalls(store, groups, self._clients, self._leases, limits, fifo_groups)
+        self._receiving = ReceiveCalls(store, groups, self._clients, self._leases, limits, configured)
         self._settling = SettleCalls(store, groups, self._leases, limits)
         self._stopping = False
 

@@ -13,6 +13,9 @@ class Start(Enum):
 
     EARLIEST = "earliest"  # at the oldest message
     LATEST = "latest"  # behind the newest
+    # At the queue's first message, if that is in the log and less than an hour old, else behind the newest. RocketMQ's
+    # CONSUME_FROM_LAST_OFFSET has a new group begin so.
+    RECENT = "recent"
 
 
 @dataclass(slots=True, frozen=True)

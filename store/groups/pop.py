@@ -286,7 +286,7 @@ class GroupService:
         selected: dict[bytes, SelectedMessages] = {}
         wanted = request.max_records
         queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
-        begin_all(self._views, group, queues, request.start)
+        begin_all(self._views, group, queues, request.start, self._clock())
         for each in sorted(queues, key=turn_of):
             some = 0 if request.ordered and is_begun(each) else wanted
             selected[each.queue] = await selector.select(each.queue, each.first, some)

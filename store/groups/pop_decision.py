@@ -21,6 +21,7 @@ from store.views.fold import Views
 from store.views.groups.leases import MAX_DELIVERIES, UNSENT, QueueLeases
 
 _MOST_GONE: Final = 4096  # references to records that left the log, examined in one pop
+_RECENT_MS: Final = 3_600_000  # age of a queue's first message at which a group with `Start.RECENT` begins there
 _PASSED: Final = MOST_EXAMINED // 4  # unwanted messages for which a record is written
 
 _Runs = dict[bytes, list[tuple[int, int]]]  # by queue: first offset, count
@@ -63,7 +64,7 @@ class PopDecision:
         self._is_cut_short = False  # there may be more, for which the call has to be repeated
 
     def decide(self) -> None:
-        begin_all(self._views, self._group, self._queues, self._start)
+        begin_all(self._views, self._group, self._queues, self._start, self._now)
         if self._ordered:
             self._lease_in_order()
         else:
@@ -425,8 +426,8 @@ def is_begun(queue: QueueDecision) -> bool:
     return queue.uncommitted is not None or (queue.state is not None and queue.state.unfinished > 0)
 
 
-def begin_all(views: Views, group: bytes, queues: Sequence[QueueDecision], start: Start) -> None:
-    """Find where a group goes on in queues; `start` is where it begins those that it is new to."""
+def begin_all(views: Views, group: bytes, queues: Sequence[QueueDecision], start: Start, now: int) -> None:
+    """Find where a group goes on in queues; `start` is where it begins those that it is new to, at the time `now`."""
     for queue in queues:
         state, uncommitted = queue.state, queue.uncommitted
         if uncommitted is not None and uncommitted.next >= 0:
@@ -436,10 +437,22 @@ def begin_all(views: Views, group: bytes, queues: Sequence[QueueDecision], start
         else:
             known = views.pops.begin_of(group, queue.queue)
             if known is None:
-                known = views.end(queue.queue) if start is Start.LATEST else views.first(queue.queue)
+                known = _start_of(views, queue.queue, start, now)
             queue.is_new = True
             queue.begin = queue.next = known
         queue.first = queue.next if state is None else max(queue.next, state.seen)
+
+
+def _start_of(views: Views, queue: bytes, start: Start, now: int) -> int:
+    """The offset at which a group that is new to a queue begins it."""
+    first = views.first(queue)
+    if start is Start.EARLIEST:
+        return first
+    if start is Start.RECENT and not first:
+        refs = views.references(queue, 0, 1)
+        if not refs or now - record.unpack_refs(refs)[2][0] < _RECENT_MS:
+            return 0
+    return views.end(queue)
 
 
 def turn_of(queue: QueueDecision) -> int:

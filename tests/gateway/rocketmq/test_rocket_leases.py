@@ -31,12 +31,12 @@ async def nothing(*_: Any) -> PopResult:
 @pytest.mark.parametrize("has_stream", [True, False])
 async def test_leases_are_renewed_only_for_clients_with_a_stream(has_stream: bool) -> None:
     store: Any = SimpleNamespace(partitions=1, on_transaction_check=lambda _: None)
-    clients, renewals = TelemetryClients(store, StoreConfig(), 1, frozenset()), Renewals()
+    clients, renewals = TelemetryClients(store, StoreConfig(), 1, {}), Renewals()
     client = clients.add(SERVICE)
     if not has_stream:
         clients.end(SERVICE)
     assert clients.has(SERVICE) is has_stream
-    receiving = ReceiveCalls(store, SimpleNamespace(receive=nothing), clients, renewals, RpcLimits(), frozenset())  # type: ignore[arg-type]
+    receiving = ReceiveCalls(store, SimpleNamespace(receive=nothing), clients, renewals, RpcLimits(), {})  # type: ignore[arg-type]
     request = pb.ReceiveMessageRequest(group=pb.Resource(name="g"), auto_renew=True)
     request.message_queue.topic.name = "home"
     await receiving.receive(request, SERVICE, 1.0)

@@ -10,6 +10,7 @@ import pytest
 
 from cloud_sdk import Client, Happened
 from gateway.auth.authority import Authority
+from gateway.config.config import GroupConfig, GrpcConfig
 from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from store.config import StoreConfig
@@ -19,6 +20,11 @@ from tests.waiting import PATIENCE_S
 ME = (("x-mq-client-id", "service"),)
 TOPIC, GROUP = pb.Resource(name="home"), pb.Resource(name="group")
 _STREAMING = frozenset(("ReceiveMessage",))
+
+
+CONFIG = GrpcConfig(
+    groups=[GroupConfig("fifo", fifo=True), GroupConfig("late", "latest"), GroupConfig("early", "earliest")]
+)
 
 
 class Wire:
@@ -92,7 +98,7 @@ def handle(message: pb.Message) -> str:
 async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
     settings = StoreConfig(segment_size=1 << 20, retry_delays_s=(1.5, 20), max_deliveries=5)
     engine = await Engine.open(tmp_path, settings)
-    server = RpcServer(engine, Authority(engine, 0), settings=settings, fifo_groups=["fifo"])
+    server = RpcServer(engine, Authority(engine, 0), settings=settings, config=CONFIG)
     port = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Wire(channel)
@@ -280,10 +286,22 @@ async def test_the_last_failed_delivery_makes_a_dead_letter_at_once(wire: Wire) 
     assert letter.body == b"a"
 
 
-async def test_a_fifo_group_gets_messages_in_order(wire: Wire) -> None:
-    fifo = pb.Resource(name="fifo")
+async def test_a_new_group_begins_at_the_first_message_while_that_is_recent(wire: Wire) -> None:
+    """A configured group begins where its configuration says."""
+    await wire.send(b"a", b"b")
+    received = {
+        name: [each.body for each in await wire.receive(group=pb.Resource(name=name))]
+        for name in ("group", "late", "early")
+    }
+    assert received == {"group": [b"a", b"b"], "late": [], "early": [b"a", b"b"]}
+
+
+@pytest.mark.parametrize(("name", "reported"), [("fifo", False), ("unconfigured", True)])
+async def test_a_fifo_group_gets_messages_in_order(wire: Wire, name: str, reported: bool) -> None:
+    """A group is FIFO by the configuration, or because its client reports it."""
+    fifo = pb.Resource(name=name)
     stream = wire.telemetry()
-    subscription = pb.Subscription(group=fifo)
+    subscription = pb.Subscription(group=fifo, fifo=reported)
     await stream.write(
         pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription))
     )

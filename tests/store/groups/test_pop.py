@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from matcher.selector import EVERYTHING, Selection
 from store.api import (
     PopResult,
     Receipts,
@@ -99,6 +100,21 @@ async def test_everything_survives_a_restart(bench: Bench):
     popped = await bench.pop(records=600)
     assert payloads(popped.runs) == numbers(*range(1, 600, 2))
     assert [run.deliveries for run in popped.runs[:2]] == [3, 2]
+
+
+@pytest.mark.parametrize(("age_ms", "got"), [(0, 3), (3_599_999, 3), (3_600_000, 0)])
+@pytest.mark.parametrize("selection", [EVERYTHING, Selection(sql="a IS NULL")])
+async def test_a_recent_start_is_the_first_message_of_the_last_hour(
+    bench: Bench, age_ms: int, got: int, selection: Selection
+):
+    await bench.fill(3)
+    bench.now += age_ms
+    await bench.fill(1, b"a/c")
+    popped = await bench.pop(start=Start.RECENT, selection=selection)
+    assert payloads(popped.runs) == numbers(*range(got))
+    assert payloads((await bench.pop(OTHER, start=Start.RECENT, selection=selection)).runs) == numbers(0)
+    await bench.fill(4)
+    assert payloads((await bench.pop(selection=selection)).runs) == numbers(*range(4))
 
 
 async def test_the_start_of_a_new_group_is_recorded(bench: Bench):
