@@ -7,6 +7,7 @@ The rules of this file:
 * What a peer sends is never trusted before it is checked, and never raises: it sets `Decoder.error`.
 * Topics and property blocks repeat. What was found valid once is found again in a bounded cache, which
   also gives all messages of a topic the same `bytes` object, hashed once.
+* A topic with many levels is expensive to match, so each message to it weighs more (`_SHALLOW`).
 """
 
 from typing import Final
@@ -59,6 +60,8 @@ MAX_CONNECT_SIZE: Final = 512 << 10  # bytes: five fields of 64 KiB and properti
 # a message, a ping, a bare acknowledgement and a user property that is read weigh 1, what takes longer weighs more.
 _MAX_WEIGHT: Final = 4096
 _BLOCK_BYTES: Final = 256  # of properties that are read, for each of which a message weighs 1 more
+_SHALLOW: Final = 8  # levels of a topic; with each further one twice as many filters may match it, and it weighs twice
+_DEEPEST_WEIGHT: Final = 256
 _OTHER_WEIGHT: Final = 128
 _OTHER_BYTES: Final = 2  # for each of which it weighs 1 more
 
@@ -106,16 +109,12 @@ class _Cache:
         ] = {}  # a PUBLISH's block to what `read_publish_block` says
         self.blocks_cost: i64 = 0
 
-    def add_topic(self, raw: bytes) -> bytes:
-        check_text(raw)
-        if not is_valid_topic(raw):
-            raise TopicNameInvalid("not a topic name, or one of too many levels (MQTT-3.3.2-2, 4.7.3-1)")
+    def add_topic(self, raw: bytes) -> None:
         self.topics_cost += len(raw) + _CACHE_OVERHEAD
         if self.topics_cost > _CACHE_LIMIT:
             self.topics.clear()
             self.topics_cost = len(raw) + _CACHE_OVERHEAD
         self.topics[raw] = raw
-        return raw
 
     def add_block(self, raw: bytes, max_user: int) -> tuple[bytes, int, bool, int]:
         read = read_publish_block(raw, max_user)
@@ -296,8 +295,8 @@ class Decoder:
         raw = data[topic_start:at]
         if at - topic_start > self._max_topic_length:
             raise TopicNameInvalid(f"a topic of more than {self._max_topic_length} bytes", self._max_topic_length)
-        if self._max_topic_levels < MAX_LEVELS and raw.count(b"/") >= self._max_topic_levels:
-            raise TopicNameInvalid(f"a topic of more than {self._max_topic_levels} levels", self._max_topic_levels)
+        if self._max_topic_levels < _SHALLOW:
+            self._check_levels(raw)  # the cache may have it from a node with another limit
         packet_id: i64 = 0
         if qos:
             packet_id = _packet_id(data, at)
@@ -315,8 +314,26 @@ class Decoder:
                 at = reader.at
         topic = self._topic(raw, alias) if alias or not raw else self._topics.get(raw)
         if topic is None:
-            topic = _cache.add_topic(raw)
+            topic = self._new_topic(raw)
         return Publish(topic, data[at:stop], qos, first & 1 != 0, first & 8 != 0, packet_id, block, is_text)
+
+    def _new_topic(self, raw: bytes) -> bytes:
+        """Check a topic that the cache does not have. Deep ones never enter it, so that each message weighs."""
+        levels = self._check_levels(raw)
+        check_text(raw)
+        if not is_valid_topic(raw):
+            raise TopicNameInvalid("not a topic name (MQTT-3.3.2-2, 4.7.3-1)")
+        if levels <= _SHALLOW:
+            _cache.add_topic(raw)
+        else:
+            self._heavy += min(1 << (levels - _SHALLOW), _DEEPEST_WEIGHT)
+        return raw
+
+    def _check_levels(self, raw: bytes) -> int:
+        levels = raw.count(b"/") + 1
+        if levels > self._max_topic_levels:
+            raise TopicNameInvalid(f"a topic of more than {self._max_topic_levels} levels", self._max_topic_levels)
+        return levels
 
     def _count_in(self) -> None:
         self.unacknowledged += 1
@@ -346,7 +363,7 @@ class Decoder:
         aliases = self._aliases
         if aliases is None:
             aliases = self._aliases = {}
-        topic = aliases.get(alias) if not raw else self._topics.get(raw) or _cache.add_topic(raw)
+        topic = aliases.get(alias) if not raw else self._topics.get(raw) or self._new_topic(raw)
         if topic is None:
             raise ProtocolError(f"topic alias {alias} was never given a topic (MQTT-3.3.2-7)")
         aliases[alias] = topic

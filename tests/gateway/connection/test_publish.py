@@ -176,7 +176,8 @@ async def test_the_exchange_with_the_publisher_goes_on_though_its_message_has_ex
 @pytest.mark.mqtt5("4.7.3-3")
 @pytest.mark.mqtt311("4.7.3-3")
 @VERSIONS
-async def test_the_longest_names_there_are(ports: Ports, version: int) -> None:
+async def test_the_longest_names_there_are(make_node: MakeNode, version: int) -> None:
+    ports = (await make_node(mqtt__max_topic_levels=MAX_LEVELS)).ports
     longest, deepest = b"a" * 65_535, b"/" * (MAX_LEVELS - 1)
     client = await RawClient.connect(ports.mqtt, b"c", version)
     assert await client.subscribe((longest, 0), (deepest, 0)) == b"\x00\x00"

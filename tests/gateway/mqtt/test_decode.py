@@ -346,6 +346,20 @@ def test_user_properties_are_work_of_a_turn() -> None:
     assert len(decoder.feed(data)) == len(blocks)
 
 
+def test_topics_with_many_levels_are_work_of_a_turn() -> None:
+    """Also when they repeat: another client may change its subscriptions meanwhile, and they are matched again."""
+    decoder = connected(5)
+    deep = b"/".join([b"a"] * 20)
+    data = b"".join([wire.publish(5, deep + b"%d" % (n % 2), b"") for n in range(100)])
+    counts = [len(decoder.feed(data))]
+    while decoder.has_more:
+        counts.append(len(decoder.feed(b"")))
+    assert sum(counts) == 100
+    assert max(counts) <= 16
+    shallow = wire.publish(5, b"a/b/c/d/e/f/g/h", b"")
+    assert len(decoder.feed(shallow * 1000)) == 1000
+
+
 def test_as_many_user_properties_as_allowed() -> None:
     decoder = connected(5, max_user_properties=300, max_filters=2000)
     assert len(decoder.feed(wire.publish(5, b"t", properties=wire.pair(b"a", b"b") * 300))) == 1
