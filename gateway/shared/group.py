@@ -77,6 +77,7 @@ class SharedGroup:
         self.members: dict[Session, SharedMember] = {}
         self.leases = Leases(store, name, lease_ms, counters, tasks, self.wake)
         self.is_begun: bool = False  # the log knows the group
+        self.is_queued: bool = False  # it waits in the `WakeQueue`
         self._store = store
         self._counters = counters
         self._gateway = gateway

@@ -16,6 +16,7 @@ from gateway.observe.throttled_log import log_failure
 from gateway.session.session import Session
 from gateway.shared.group import SharedGroup
 from gateway.shared.leases import TICKS, LeasedMessage, Leases
+from gateway.shared.wake_queue import WakeQueue
 from matcher.names import split_shared
 from matcher.trie import Trie
 from store import control
@@ -43,6 +44,7 @@ class SharedSubscriptions:
         self._loop = asyncio.get_running_loop()
         self._groups: dict[bytes, SharedGroup] = {}  # by name, the whole filter
         self._trie: Trie[SharedGroup] = Trie()
+        self._wake_queue = WakeQueue(self._loop)
         self._listening = store.on_commit(self._deliver, 0)  # to nothing while there are no groups
         self._granted: dict[bytes, int] = {}  # groups that are not here yet: how many members will join or not
         self._transient: dict[bytes, int] = {}  # members whose session is not in the log, by group
@@ -202,12 +204,12 @@ class SharedSubscriptions:
         """Wake the groups whose queues grew with a commit."""
         if commit.missed_from >= 0:
             for group in self._groups.values():
-                group.wake()
+                self._wake_queue.add(group)
         topics = set(commit.topics)
         topics.update([moved.topic for moved in commit.moved])
         for topic in topics:
             for group in self._trie.match(topic):
-                group.wake()
+                self._wake_queue.add(group)
 
     def wake(self, name: bytes) -> None:
         """Wake a group to which another gateway gave messages back."""

@@ -1,0 +1,36 @@
+"""A message that matches many shared subscriptions: some of them get it in each turn of the loop."""
+
+import asyncio
+
+from gateway.node.node import Node
+from gateway.shared.group import SharedGroup
+from gateway.shared.wake_queue import WakeQueue
+from tests.gateway.raw import RawClient
+from tests.gateway.session.test_durable import numbers, publish
+
+
+async def test_groups_are_woken_in_turns_first_come_first_served(node: Node) -> None:
+    assert node._engine is not None
+    tasks: set[asyncio.Task[None]] = set()
+    groups = [SharedGroup(b"$share/g%d/#" % n, node._engine, node.counters, b"", 1000, tasks) for n in range(100)]
+    queue = WakeQueue(asyncio.get_running_loop())
+    for group in [*groups, *groups]:
+        queue.add(group)
+    woken = [[group._has_more for group in groups].count(True)]
+    while woken[-1] < len(groups):
+        await asyncio.sleep(0)
+        states = [group._has_more for group in groups]
+        assert states == sorted(states, reverse=True)
+        woken.append(states.count(True))
+    assert woken == [32, 64, 96, 100]
+
+
+async def test_each_of_many_groups_gets_each_message_once_and_in_order(node: Node) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    names = [b"$share/g%d/t/#" % number for number in range(100)]
+    for name in names:
+        assert await client.subscribe((name, 0)) == b"\0"
+    await publish(node, b"t/x", *numbers(0, 5))
+    got = [message.payload for message in await client.take(5 * len(names))]
+    assert sorted(got) == sorted(numbers(0, 5) * len(names))
+    await client.quiet()
