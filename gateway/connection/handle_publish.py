@@ -75,9 +75,9 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         reason = ReasonCode.SERVER_BUSY if busy else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         self.fail(ProtocolError(str(error), reason))
 
+    @abstractmethod
     def committed(self) -> None:
-        """All messages of `awaits_commit` are committed."""
-        raise NotImplementedError
+        """Handle the packets that waited until all messages before them were committed."""
 
     def may_receive(self, _topic_filter: bytes) -> bool:
         permissions = self.permissions
