@@ -78,6 +78,8 @@ class Connection(PublishHandler):
         self.enhanced_auth: EnhancedAuthentication | None = None  # an authentication with AUTH packets is under way
         self.early: list[Packet] | None = None  # packets behind a CONNECT that is being served
         self.deferred: list[Packet] | None = None  # SUBSCRIBE or UNSUBSCRIBE behind uncommitted messages, and the rest
+        self.ending: bool = False  # deferred packets do not wait any more
+        self.is_lost: bool = False  # the network connection has ended
         self.last_received: float = 0.0  # monotonic seconds: a packet, or _LIVELY bytes of one
         self.received_since: int = 0  # bytes since then
         self.keep_alive: int = 0  # seconds
@@ -244,7 +246,11 @@ class Connection(PublishHandler):
                 if released is None:
                     released = []
                 released.append(packet.packet_id)
-            elif (batch is not None or self.uncommitted) and isinstance(packet, (Subscribe, Unsubscribe)):
+            elif (
+                (batch is not None or self.uncommitted)
+                and isinstance(packet, (Subscribe, Unsubscribe))
+                and not self.ending
+            ):
                 deferred = packets[packets.index(packet) :]
                 break
             elif not self._handle_rare(session, packet):
@@ -279,6 +285,15 @@ class Connection(PublishHandler):
         if packets is not None and not self.closed:
             self._handle(packets)
             self._after_deferred()
+
+    def _end_deferral(self) -> None:
+        """Handle what waits for a commit at once, because the connection ends."""
+        packets = self.deferred
+        if packets is not None:
+            self.deferred = None
+            self.awaits_commit = False
+            self.ending = True
+            self._handle(packets)
 
     def _after_deferred(self) -> None:
         """Go on with what the client sent behind the packets that were deferred."""
@@ -342,7 +357,9 @@ class Connection(PublishHandler):
         self.close(error.reason, Explanation(str(error).encode(), user))
 
     def close(self, reason: ReasonCode, why: Explanation | None = None, server_reference: bytes = b"") -> None:
-        """Close from this side. The session treats it as a lost connection: its will is sent."""
+        """Close from this side. The session treats it as a lost connection: its will is sent, unless the client has
+        sent DISCONNECT meanwhile."""
+        self._end_deferral()
         if self.closed:
             return
         if self.version == 5 and self.session is not None:
@@ -354,7 +371,9 @@ class Connection(PublishHandler):
         """Close after DISCONNECT from the client. Only reason 0 drops the will (MQTT-3.14.4-3)."""
         if self.closed:
             return
-        self._shut()
+        if not self.is_lost:
+            self._shut()
+        self.closed = True
         self.requests.lost(self, packet.reason == ReasonCode.SUCCESS)
 
     def peer(self) -> str:
@@ -369,13 +388,12 @@ class Connection(PublishHandler):
 
     def lost(self) -> None:
         """The network connection has ended."""
+        self.is_lost = True
+        self._end_deferral()
         if self.closed:
             return
         self.closed = True
-        last = self.deferred[-1] if self.deferred else None
-        if isinstance(last, Disconnect):
-            self.disconnect_packet = last
-        self.requests.lost(self, isinstance(last, Disconnect) and last.reason == ReasonCode.SUCCESS)
+        self.requests.lost(self, False)
 
     def has_left(self) -> bool:
         """Whether the client has closed its end while it waited for CONNACK.

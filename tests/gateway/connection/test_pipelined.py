@@ -14,6 +14,7 @@ from tests.gateway.crash import crashed
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PINGRESP, PUBACK, PUBLISH, SUBACK, UNSUBACK, Packet, RawClient
 from tests.gateway.session.test_durable import durable, publish
+from tests.waiting import until
 
 
 async def answers(client: RawClient, count: int) -> dict[int, tuple[int, int]]:
@@ -187,23 +188,37 @@ async def test_what_is_behind_a_waiting_subscribe_waits_too(node: Node, monkeypa
 
 
 @pytest.mark.mqtt5("3.14.4-3")
-async def test_a_disconnect_behind_a_waiting_subscribe_drops_the_will(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", ["network", "takeover"])
+@pytest.mark.parametrize("is_durable", [False, True])
+async def test_what_waits_behind_a_message_counts_when_the_connection_ends(
+    node: Node, monkeypatch: pytest.MonkeyPatch, end: str, is_durable: bool
 ) -> None:
-    """Though the network connection ends before it is its turn."""
+    """A device leaves with one write. Its last message is published, UNSUBSCRIBE counts, and its will is dropped."""
     watcher = await RawClient.connect(node.ports.mqtt, b"w")
-    await watcher.subscribe((b"will", 1))
-    client = await RawClient.open(node.ports.mqtt, 5)
-    client.send(wire.connect(5, b"c", 0x06, rest=b"\x00" + wire.text(b"will") + wire.text(b"lost")))
-    await client.packet()
+    await watcher.subscribe((b"will", 1), (b"status", 1))
+    expiry = 100 if is_durable else 0
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, not is_durable, expiry=expiry, will=(b"will", b"lost"))
+    await client.subscribe((b"commands", 1))
     connection = node._sessions.open_sessions[b"c"][1]
     go_on = slow_disk(monkeypatch)
-    client.send(wire.publish(5, b"t", b"1", 1, 1) + wire.subscribe(5, 2, (b"t", 0)) + b"\xe0\x00")
-    while not connection.awaits_commit:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    connection.transport.abort()
-    while not connection.closed:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    client.send(
+        wire.publish(5, b"t", b"1", 1, 1)
+        + wire.unsubscribe(5, 2, b"commands")
+        + wire.publish(5, b"status", b"offline", 0)
+        + b"\xe0\x00"
+    )
+    await until(lambda: connection.awaits_commit)
+    if end == "network":
+        connection.transport.abort()
+        await until(lambda: connection.closed)
+        again = None
+    else:
+        again = asyncio.create_task(RawClient.connect(node.ports.mqtt, b"c", 5, clean=False, expiry=100))
+        await until(lambda: connection.closed)
     go_on.set()
-    await publish(node, b"x", b"")
+    message = await watcher.message()
+    assert (message.topic, message.payload) == (b"status", b"offline")
+    await publish(node, b"commands", b"go")
+    other = await (again or RawClient.connect(node.ports.mqtt, b"c", 5, clean=False, expiry=100))
+    await other.quiet()
     await watcher.quiet()
