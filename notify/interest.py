@@ -7,6 +7,7 @@ from matcher.trie import Trie
 from record.layout import FLAG_ADDRESSED
 
 _MAX_KNOWN: Final = 1 << 16  # topics whose answer is kept
+_MAX_REMEMBERED: Final = 256  # bytes of such a topic
 
 
 class Interest:
@@ -36,9 +37,11 @@ class Interest:
     def wants(self, topic: bytes) -> bool:
         known = self._known.get(topic)
         if known is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            known = self._known[topic] = bool(self._trie.match(topic))
+            known = bool(self._trie.match(topic))
+            if len(topic) <= _MAX_REMEMBERED:
+                if len(self._known) >= _MAX_KNOWN:
+                    self._known.clear()
+                self._known[topic] = known
         return known
 
     def chosen(self, topics: Sequence[bytes], flags: Sequence[int]) -> list[int]:

@@ -31,7 +31,7 @@ class StoreConfig:
     checkpoint_keys: int = 4096  # changed rows and queues that may wait in memory
     checkpoint_references: int = 1 << 16  # index references that may wait in memory
     checkpoint_age_s: float = 1.0
-    max_queue_ends: int = 8 << 20  # queues whose end is in memory, 32 bytes each; others cost a seek when used
+    max_queue_ends: int = 2 << 20  # queues whose end is in memory, 32 bytes each; others cost a seek when used
     view_flush_bytes: int = 256 << 20  # of log that a restart may have to replay
     view_cache_bytes: int = 64 << 20  # RocksDB's block cache
     retention_age_s: float = 0  # remove segments whose newest record is older; 0: never

@@ -15,6 +15,7 @@ Rules to subscribe to `$group/NAME` are about the group NAME. The name of a shar
 from collections.abc import Sequence
 from typing import Final
 
+from matcher.cache_budget import CacheBudget
 from matcher.cover import covers_levels, overlap_levels
 from matcher.names import levels_match, split_shared
 from matcher.reserved import GROUP, inbox_of
@@ -24,6 +25,7 @@ CLIENT_ID: Final = b"%c"  # placeholders for levels of a rule's filter
 USER_NAME: Final = b"%u"
 _MAX_VERDICTS: Final = 1024  # cached for each connection
 _MAX_CACHED: Final = 256  # bytes of a topic whose verdict is cached
+_budget: Final[CacheBudget[bool]] = CacheBudget(16 << 20)  # verdicts of all connections
 
 
 class Clause:
@@ -86,7 +88,7 @@ class Permissions:
         verdicts = self._verdicts
         if len(verdicts) >= _MAX_VERDICTS:
             verdicts.clear()
-        verdicts[topic] = verdict
+        _budget.add(verdicts, topic, verdict, 0)
         return verdict
 
     def may_subscribe(self, topic_filter: bytes) -> bool:

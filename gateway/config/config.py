@@ -159,6 +159,9 @@ class StoreSettings:
     # Retention age by parent topic, in place of retention_age_s: {"debug": 3600}. In the environment as JSON.
     retention_parents: dict[str, int] = field(default_factory=dict)
     serve_damaged: bool = False  # read the whole log at the start, and serve around damage
+    tail_cache_bytes: int = bounded(64 << 20, 0, 1 << 40)  # the newest part of the log in memory
+    view_cache_bytes: int = bounded(64 << 20, 1 << 20, 1 << 40)  # RocksDB's cache
+    max_queue_ends: int = bounded(2 << 20, 1, 1 << 32)  # queues (as of topics) known in memory, 32 bytes each
     retention_bytes: int = bounded(0, 0, 1 << 60)  # the oldest segments are removed while the log is larger; 0: never
     # Seconds between checks of an open transaction with its publisher.
     transaction_check_s: int = bounded(60, 1, 86_400)

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from typing import Final
 
 _COST: Final = 3  # bytes of the property
+_MAX_TOPIC: Final = 1024  # bytes of a topic that gets an alias: a connection may have many
 
 
 class TopicAliases:
@@ -29,7 +30,7 @@ class TopicAliases:
 
     def give(self, topic: bytes) -> int:
         """An alias for a topic that has none, to be sent along with its name; 0 if it is not worth one yet."""
-        if len(topic) <= _COST:
+        if not _COST < len(topic) <= _MAX_TOPIC:
             return 0
         seen = self._seen
         if topic not in seen:

@@ -19,6 +19,7 @@ from gateway.mqtt.errors import (
     MalformedPacket,
     PacketTooLarge,
     ProtocolError,
+    QuotaExceeded,
     ReceiveMaximumExceeded,
     TopicAliasInvalid,
     TopicNameInvalid,
@@ -67,6 +68,7 @@ _OTHER_BYTES: Final = 2  # for each of which it weighs 1 more
 
 _CACHE_LIMIT: Final = 8 << 20  # bytes, of each cache, about
 _CACHE_OVERHEAD: Final = 150  # bytes an entry costs beside its key
+_ALIAS_BYTES: Final = 1024  # bytes of topics for each topic alias that is allowed
 _CACHED_BLOCK: Final = 512  # bytes: a longer property block is hardly one that repeats
 
 _CONNECT: Final = 0x10  # first bytes
@@ -137,6 +139,7 @@ class Decoder:
     """
 
     __slots__ = (
+        "_alias_bytes",
         "_aliases",
         "_blocks",
         "_ended",
@@ -195,6 +198,7 @@ class Decoder:
         self._heavy: i64 = 0  # what the last PUBLISH weighs beyond others
         self._needed: i64 = 0  # bytes in `_pending` that are worth a new attempt
         self._aliases: dict[int, bytes] | None = None
+        self._alias_bytes: i64 = 0  # of the topics in `_aliases`
         self._topics = _cache.topics
         self._blocks = _cache.blocks
 
@@ -363,9 +367,16 @@ class Decoder:
         aliases = self._aliases
         if aliases is None:
             aliases = self._aliases = {}
-        topic = aliases.get(alias) if not raw else self._topics.get(raw) or self._new_topic(raw)
-        if topic is None:
-            raise ProtocolError(f"topic alias {alias} was never given a topic (MQTT-3.3.2-7)")
+        if not raw:
+            known = aliases.get(alias)
+            if known is None:
+                raise ProtocolError(f"topic alias {alias} was never given a topic (MQTT-3.3.2-7)")
+            return known
+        topic = self._topics.get(raw) or self._new_topic(raw)
+        self._alias_bytes += len(topic) - len(aliases.get(alias, b""))
+        limit = max(_ALIAS_BYTES * self.topic_alias_maximum, MAX_LENGTH)
+        if self._alias_bytes > limit:
+            raise QuotaExceeded(f"topics with more than {limit} bytes for topic aliases", limit)
         aliases[alias] = topic
         return topic
 

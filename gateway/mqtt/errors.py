@@ -69,7 +69,7 @@ class ClientIdentifierNotValid(ProtocolError):
 
 
 class QuotaExceeded(ProtocolError):
-    """More in one packet than this server takes: send several."""
+    """More in one packet, or for the topic aliases of a connection, than this server accepts."""
 
     def __init__(self, message: str, limit: int) -> None:
         super().__init__(message, ReasonCode.QUOTA_EXCEEDED, limit)

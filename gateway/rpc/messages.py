@@ -18,6 +18,7 @@ _FLAGS: Final = FLAG_QOS | FLAG_RETAIN | FLAG_ADDRESSED | FLAG_DELAYED | FLAG_HA
 _LONGEST_DELAY_MS: Final = (MAX_DELAY + 60) * 1_000  # allows for clock differences
 _TOPIC: Final = 3  # in `record.decode`
 _CACHED: Final = 4_096  # valid topics and property blocks; a full cache is cleared
+_CACHED_BYTES: Final = 512  # of one of them
 
 
 class MessageCheck:
@@ -90,9 +91,10 @@ class MessageCheck:
 
 
 def _remember(known: set[bytes], item: bytes) -> None:
-    if len(known) >= _CACHED:
-        known.clear()
-    known.add(item)
+    if len(item) <= _CACHED_BYTES:
+        if len(known) >= _CACHED:
+            known.clear()
+        known.add(item)
 
 
 def _is_utf8(text: bytes) -> bool:

@@ -15,7 +15,8 @@ from matcher.reserved import replay_name
 
 FOLLOW: Final = 1 << 63  # an end that never comes: the log is read until it meets the present
 
-_MAX_KNOWN: Final = 4096  # topics
+_MAX_KNOWN: Final = 1024  # topics
+_MAX_REMEMBERED: Final = 256  # bytes of such a topic
 _MOST_PATIENCE: Final = 63  # reads
 _LEAST: Final = 16 * 1024  # bytes a read
 _MOST: Final = 256 * 1024
@@ -53,10 +54,11 @@ class ReplayCursor(Cursor):
         """Whether the subscription's filter matches."""
         known = self._known.get(topic)
         if known is None:
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
             known = matches(self.pattern, topic)
-            self._known[topic] = known
+            if len(topic) <= _MAX_REMEMBERED:
+                if len(self._known) >= _MAX_KNOWN:
+                    self._known.clear()
+                self._known[topic] = known
         return known
 
     def sending(self, message: Message) -> None:

@@ -97,6 +97,8 @@ class Session(Subscriber):
     def release(self) -> None:
         """Drop the references back to this session when it is closed and its last records are made. Otherwise
         thousands of sessions would wait for the garbage collector, which visits all objects at once."""
+        if self._subscriptions is not None:
+            self._subscriptions.forget_routes()
         self._subscriptions = None
         self._pending = None
         self.exchanges.release()

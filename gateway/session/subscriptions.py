@@ -4,11 +4,14 @@ from collections.abc import Collection
 from typing import Final
 
 from gateway.session.subscription import Route, Subscription
+from matcher.cache_budget import CacheBudget
 from matcher.names import matches
 from matcher.trie import Trie
 
 _MAX_ROUTES: Final = 1024  # cached per session
 _MAX_CACHED: Final = 256  # bytes of a topic whose route is cached
+_ROUTE_BYTES: Final = 400  # of a merged route
+_budget: Final[CacheBudget[Route | None]] = CacheBudget(16 << 20)  # routes of all sessions
 _FEW: Final = 16  # subscriptions that are matched one by one
 
 
@@ -49,16 +52,21 @@ class Subscriptions:
                 self._trie.remove(topic_filter, old)
             self._trie.add(topic_filter, subscription)
         self._by_filter[topic_filter] = subscription
-        self._routes = None
+        self.forget_routes()
 
     def pop(self, topic_filter: bytes) -> Subscription | None:
         """Remove a subscription and return it. None: there is no such filter."""
         subscription = self._by_filter.pop(topic_filter, None)
         if subscription is not None:
-            self._routes = None
+            self.forget_routes()
             if self._trie is not None:
                 self._trie.remove(topic_filter, subscription)
         return subscription
+
+    def forget_routes(self) -> None:
+        """Clear the cache of routes. They refer to the session."""
+        if self._routes is not None:
+            self._routes.clear()
 
     def route(self, topic: bytes) -> Route | None:
         """The merged route of `topic` to this session, None if nothing matches."""
@@ -76,7 +84,7 @@ class Subscriptions:
         if len(topic) <= _MAX_CACHED:
             if len(routes) >= _MAX_ROUTES:
                 routes.clear()
-            routes[topic] = route
+            _budget.add(routes, topic, route, _ROUTE_BYTES if len(found) > 1 else 0)
         return route
 
     def route_without_cursors(self, topic: bytes) -> Route | None:

@@ -5,6 +5,7 @@ from typing import Final
 
 import record
 
+_BATCH_BYTES: Final = 100  # of a batch beside its data
 _COMPACT: Final = 1024  # dropped batches after which the lists are shortened
 
 
@@ -24,9 +25,9 @@ class TailCache:
         """Add a batch whose `position` is behind all others."""
         self._positions.append(position)
         self._batches.append(data)
-        self.size += len(data)
+        self.size += len(data) + _BATCH_BYTES
         while self.size > self._limit and self._first < len(self._batches) - 1:
-            self.size -= len(self._batches[self._first])
+            self.size -= len(self._batches[self._first]) + _BATCH_BYTES
             self._batches[self._first] = b""
             self._first += 1
         if self._first > _COMPACT:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.mqtt.decode import MAX_CONNECT_SIZE, Decoder
+from gateway.mqtt.errors import QuotaExceeded
 from gateway.mqtt.packets import (
     NEVER,
     Auth,
@@ -140,6 +141,24 @@ def test_publish_keeps_the_properties_that_are_forwarded_in_their_order() -> Non
         packet = one(5, wire.publish(5, b"t", b"p", properties=before + alias + after), topic_alias_maximum=3)
         assert isinstance(packet, Publish)
         assert packet.properties == before + after
+
+
+def test_topics_of_aliases_are_bounded() -> None:
+    """A connection may not keep 64 topics of 64 KiB."""
+    decoder = connected(5, topic_alias_maximum=64)
+    for alias in range(1, 64):
+        topic = b"%d" % alias + b"t" * 1000
+        assert len(decoder.feed(wire.publish(5, topic, properties=b"\x23" + wire.u16(alias)))) == 1
+    assert len(decoder.feed(wire.publish(5, b"u" * 1100, properties=b"\x23" + wire.u16(1)))) == 1
+    assert decoder.error is None
+    decoder.feed(wire.publish(5, b"v" * 60_000, properties=b"\x23" + wire.u16(64)))
+    assert isinstance(decoder.error, QuotaExceeded)
+
+
+def test_one_alias_may_have_the_longest_topic() -> None:
+    decoder = connected(5, topic_alias_maximum=1)
+    for text in (b"t", b"u"):
+        assert len(decoder.feed(wire.publish(5, text * 65_000, properties=b"\x23" + wire.u16(1)))) == 1
 
 
 @pytest.mark.mqtt5("3.3.2-12")
