@@ -86,7 +86,9 @@ class RpcServer:
             ),
         )
         self._service = Service(self._store, self._limits)
-        self._rocket = RocketService(self._store, self._service.groups, self._limits, self._settings, self._groups)
+        self._rocket = RocketService(
+            self._store, self._service.groups, self._service.pulls, self._limits, self._settings, self._groups
+        )
         add_SluiceServicer_to_server(self._service, server)
         add_MessagingServiceServicer_to_server(self._rocket, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

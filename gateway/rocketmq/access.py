@@ -48,13 +48,18 @@ def require_publishing(topic: bytes) -> None:
         raise RocketError(pb.FORBIDDEN, f"{topic.decode(errors='replace')} may not be published to")
 
 
+def require_reading(topic_filter: bytes) -> None:
+    """Raises `RocketError` unless the caller of this task may read all messages that the filter matches."""
+    caller = CALLER.get()
+    if caller is not None and (caller.is_revoked or not caller.may_read(topic_filter)):
+        raise RocketError(pb.FORBIDDEN, f"{topic_filter.decode()} may not be subscribed to, and this call requires it")
+
+
 async def require_consuming(store: GroupStore, source: Source) -> None:
     """Raises `RocketError` unless the caller of this task may read all messages of `source`, and may use its group.
     Dead letters may be of any topic. Raises `StoreError`."""
+    require_reading(b"#" if source.key[:1] == _DEAD_LETTERS else source.key[1:] + b"/#")
     caller = CALLER.get()
-    topic_filter = b"#" if source.key[:1] == _DEAD_LETTERS else source.key[1:] + b"/#"
-    if caller is not None and (caller.is_revoked or not caller.may_read(topic_filter)):
-        raise RocketError(pb.FORBIDDEN, f"{topic_filter.decode()} may not be subscribed to, and this call requires it")
     if caller is not None and not await may_use_group(store, caller, source.group):
         raise RocketError(pb.FORBIDDEN, f"the group {source.group.decode()!r} is another user's, and no rule allows it")
 

@@ -62,7 +62,7 @@ class ReceiveCalls:
         records = min(request.batch_size or _BATCH, self._limits.max_fetch_records)
         if records < 0:
             raise RocketError(pb.BAD_REQUEST, "the batch size must not be negative")
-        selection = _selection(request.filter_expression)
+        selection = selection_of(request.filter_expression)
         ordered = self._clients.is_fifo(client_key, source.group)
         pop = PopRequest(
             source.group,
@@ -76,7 +76,7 @@ class ReceiveCalls:
             member=client_key.client_id.encode(),
             user=client_key.user,
         )
-        popped = await self._groups.receive(source, pop, self._wait_s(request, left_s))
+        popped = await self._groups.receive(source, pop, wait_of(request, left_s, self._limits))
         received = LeasedMessages(source)
         for run in popped.runs:
             partition = source.queues.index(run.queue)
@@ -114,14 +114,18 @@ class ReceiveCalls:
         check_invisible_ms(invisible_ms, 1, self._limits)
         return invisible_ms
 
-    def _wait_s(self, request: pb.ReceiveMessageRequest, left_s: float | None) -> float:
-        wait_s = _DEFAULT_WAIT_S
-        if request.HasField("long_polling_timeout"):
-            wait_s = request.long_polling_timeout.ToMilliseconds() / 1000
-            if wait_s < 0:
-                raise RocketError(pb.ILLEGAL_POLLING_TIME, "the long polling timeout must not be negative")
-        wait_s = min(wait_s, self._limits.max_wait_ms / 1000)
-        return wait_s if left_s is None else max(0.0, min(wait_s, left_s - _MARGIN_S))
+
+def wait_of(
+    request: pb.ReceiveMessageRequest | pb.PullMessageRequest, left_s: float | None, limits: RpcLimits
+) -> float:
+    """How many seconds a request waits for a message. left_s: the rest of the call's timeout. Raises `RocketError`."""
+    wait_s = _DEFAULT_WAIT_S
+    if request.HasField("long_polling_timeout"):
+        wait_s = request.long_polling_timeout.ToMilliseconds() / 1000
+        if wait_s < 0:
+            raise RocketError(pb.ILLEGAL_POLLING_TIME, "the long polling timeout must not be negative")
+    wait_s = min(wait_s, limits.max_wait_ms / 1000)
+    return wait_s if left_s is None else max(0.0, min(wait_s, left_s - _MARGIN_S))
 
 
 def check_invisible_ms(invisible_ms: int, minimum: int, limits: RpcLimits) -> None:
@@ -131,7 +135,8 @@ def check_invisible_ms(invisible_ms: int, minimum: int, limits: RpcLimits) -> No
         raise RocketError(pb.ILLEGAL_INVISIBLE_TIME, text)
 
 
-def _selection(expression: pb.FilterExpression) -> Selection:
+def selection_of(expression: pb.FilterExpression) -> Selection:
+    """The selection of a filter expression. Raises `RocketError`."""
     text = expression.expression.strip()
     if expression.type == pb.SQL:
         selection = Selection(sql=text)

@@ -13,12 +13,14 @@ from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.proto import rocketmq_pb2_grpc
+from gateway.rocketmq.pull_calls import PullMessageCalls
 from gateway.rocketmq.receive_calls import LeasedMessages, ReceiveCalls
 from gateway.rocketmq.send_calls import SendCalls
 from gateway.rocketmq.settle_calls import SettleCalls
 from gateway.rocketmq.status import OK, RocketError, status_of
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling
+from gateway.rpc.pull import PullCalls
 from gateway.rpc.status import RequestError
 from store.api import HeldMessage, Store
 from store.config import StoreConfig
@@ -49,12 +51,18 @@ def _or_status(kind: Callable[..., _Response]) -> Callable[[_Call[_Response]], _
 class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     """Answers the calls of RocketMQ's clients.
 
-    groups: those of the native service, so that members of both protocols wait in the same lines. configured: groups
-    that differ from the defaults, by name.
+    groups, pulls: those of the native service, so that members of both protocols wait in the same lines. configured:
+    groups that differ from the defaults, by name.
     """
 
     def __init__(
-        self, store: Store, groups: LongPolling, limits: RpcLimits, config: StoreConfig, configured: GroupConfigs
+        self,
+        store: Store,
+        groups: LongPolling,
+        pulls: PullCalls,
+        limits: RpcLimits,
+        config: StoreConfig,
+        configured: GroupConfigs,
     ) -> None:
         self._store = store
         self._leases = LeaseRenewal(groups)
@@ -62,6 +70,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         self._sending = SendCalls(store, self._clients, limits)
         self._receiving = ReceiveCalls(store, groups, self._clients, self._leases, limits, configured)
         self._settling = SettleCalls(store, groups, self._leases, limits)
+        self._pulling = PullMessageCalls(store, pulls, limits)
         self._stopping = False
 
     async def stop(self) -> None:
@@ -72,11 +81,14 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
 
     @_or_status(pb.QueryRouteResponse)
     async def QueryRoute(self, request: pb.QueryRouteRequest, context: _Context) -> pb.QueryRouteResponse:
-        """Return one queue: a message's topic determines its partition, and a group receives from all partitions."""
+        """Return a queue for each partition, for pull consumers. Other clients may use any of them: a message's topic
+        determines its partition, and members of a group receive from all partitions."""
+        count = 1
         if not request.topic.name.startswith("%DLQ%"):
             parent_of_topic(request.topic)
-        queue = self._queue(request.topic, request.endpoints, 0)
-        return pb.QueryRouteResponse(status=OK, message_queues=[queue])
+            count = self._store.partitions
+        queues = [self._queue(request.topic, request.endpoints, number) for number in range(count)]
+        return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
     @_or_status(pb.QueryAssignmentResponse)
     async def QueryAssignment(
@@ -149,6 +161,35 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: _Context
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         return await self._settling.dead_letter(request, client_key_of(context))
+
+    async def PullMessage(
+        self, request: pb.PullMessageRequest, context: _Context
+    ) -> AsyncIterator[pb.PullMessageResponse]:
+        try:
+            messages, next_offset = await self._pulling.pull(request, context.time_remaining())
+        except (RocketError, StoreError) as error:
+            yield pb.PullMessageResponse(status=status_of(error))
+            return
+        except RequestError as error:  # the connection has too many unread replies
+            yield pb.PullMessageResponse(status=pb.Status(code=pb.TOO_MANY_REQUESTS, message=str(error)))
+            return
+        none = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no message is available")
+        yield pb.PullMessageResponse(status=OK if messages else none)
+        for message in messages:
+            yield pb.PullMessageResponse(message=message)
+        yield pb.PullMessageResponse(next_offset=next_offset)
+
+    @_or_status(pb.UpdateOffsetResponse)
+    async def UpdateOffset(self, request: pb.UpdateOffsetRequest, context: _Context) -> pb.UpdateOffsetResponse:
+        return await self._pulling.update_offset(request)
+
+    @_or_status(pb.GetOffsetResponse)
+    async def GetOffset(self, request: pb.GetOffsetRequest, context: _Context) -> pb.GetOffsetResponse:
+        return await self._pulling.get_offset(request)
+
+    @_or_status(pb.QueryOffsetResponse)
+    async def QueryOffset(self, request: pb.QueryOffsetRequest, context: _Context) -> pb.QueryOffsetResponse:
+        return await self._pulling.query_offset(request)
 
     @_or_status(pb.NotifyClientTerminationResponse)
     async def NotifyClientTermination(

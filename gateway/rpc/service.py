@@ -48,6 +48,11 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         """The long polling of groups, which other services of the port share."""
         return self._groups.groups
 
+    @property
+    def pulls(self) -> PullCalls:
+        """The calls by offset, which other services of the port share."""
+        return self._pulls
+
     def stop(self) -> None:
         """End long polls with what they have, and end streams after all that they appended or settled is answered."""
         self._stopping = True

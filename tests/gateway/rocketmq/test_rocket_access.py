@@ -135,6 +135,14 @@ async def test_the_rules_of_the_user_apply(node: Node) -> None:
     assert await code(node, shop, "ChangeInvisibleDuration", postponed) == pb.FORBIDDEN
     buried = pb.ForwardMessageToDeadLetterQueueRequest(group=GROUP, topic=TOPIC, receipt_handle="0.0.1")
     assert await code(node, shop, "ForwardMessageToDeadLetterQueue", buried) == pb.FORBIDDEN
+    queue = pb.MessageQueue(topic=TOPIC)
+    for name, request in (
+        ("PullMessage", pb.PullMessageRequest(group=GROUP, message_queue=queue)),
+        ("UpdateOffset", pb.UpdateOffsetRequest(group=GROUP, message_queue=queue)),
+        ("GetOffset", pb.GetOffsetRequest(group=GROUP, message_queue=queue)),
+        ("QueryOffset", pb.QueryOffsetRequest(message_queue=queue)),
+    ):
+        assert await code(node, shop, name, request) == pb.FORBIDDEN, name
 
 
 async def test_a_group_belongs_to_the_user_who_created_it(node: Node) -> None:
@@ -145,6 +153,7 @@ async def test_a_group_belongs_to_the_user_who_created_it(node: Node) -> None:
     handle = "0.0.1"
     calls = {
         "ReceiveMessage": receive(),
+        "UpdateOffset": pb.UpdateOffsetRequest(group=GROUP, message_queue=pb.MessageQueue(topic=TOPIC)),
         "AckMessage": pb.AckMessageRequest(group=GROUP, topic=TOPIC, entries=[{"receipt_handle": handle}]),
         "ChangeInvisibleDuration": pb.ChangeInvisibleDurationRequest(group=GROUP, topic=TOPIC, receipt_handle=handle),
         "ForwardMessageToDeadLetterQueue": pb.ForwardMessageToDeadLetterQueueRequest(

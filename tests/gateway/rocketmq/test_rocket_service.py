@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_S
 
 ME = (("x-mq-client-id", "service"),)
 TOPIC, GROUP = pb.Resource(name="home"), pb.Resource(name="group")
-_STREAMING = frozenset(("ReceiveMessage",))
+_STREAMING = frozenset(("ReceiveMessage", "PullMessage"))
 
 
 CONFIG = GrpcConfig(
@@ -109,7 +109,8 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
 async def test_routes_have_the_endpoints_of_the_client(wire: Wire) -> None:
     endpoints = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="mq.example", port=443)])
     route = await wire.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=endpoints))
-    (queue,) = route.message_queues
+    queue, *others = route.message_queues
+    assert [each.id for each in others] == [1, 2, 3]
     assert (route.status.code, queue.topic, queue.id, queue.broker.endpoints) == (pb.OK, TOPIC, 0, endpoints)
     assert set(queue.accept_message_types) == {pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION}
     asked = pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=endpoints)
@@ -314,6 +315,71 @@ async def test_a_fifo_group_gets_messages_in_order(wire: Wire, name: str, report
     assert await wire.receive(group=fifo) == []
     assert (await wire.acknowledge(handle(first), group=fifo)).status.code == pb.OK
     assert [each.body for each in await wire.receive(5_000, group=fifo)] == [b"b", b"c"]
+
+
+async def test_a_pull_consumer_reads_by_offset(wire: Wire) -> None:
+    """It finds offsets, reads from there on, and keeps an offset for its group."""
+    sent = await wire.send(*(b"%d" % number for number in range(5)), tag="t")
+    assert sent.status.code == pb.OK
+    ends = {number: await offset_of(wire, number, pb.END) for number in range(4)}
+    (partition,) = [number for number, end in ends.items() if end == 5]
+    assert await offset_of(wire, partition, pb.BEGINNING) == 0
+    assert await offset_of(wire, partition, pb.TIMESTAMP) == 0
+    queue = pb.MessageQueue(topic=TOPIC, id=partition)
+    assert await pull(wire, queue, 1, batch_size=2) == (pb.OK, [(1, b"1"), (2, b"2")], 3)
+    wanted = pb.FilterExpression(type=pb.TAG, expression="other")
+    assert await pull(wire, queue, 0, filter_expression=wanted) == (pb.MESSAGE_NOT_FOUND, [], 5)
+    assert await pull(wire, queue, 5) == (pb.MESSAGE_NOT_FOUND, [], 5)
+    asked = pb.GetOffsetRequest(group=GROUP, message_queue=queue)
+    assert (await wire.call("GetOffset", asked)).status.code == pb.OFFSET_NOT_FOUND
+    update = pb.UpdateOffsetRequest(group=GROUP, message_queue=queue, offset=3)
+    assert (await wire.call("UpdateOffset", update)).status.code == pb.OK
+    assert (await wire.call("GetOffset", asked)).offset == 3
+    assert [each.body for each in await wire.receive()] == [b"3", b"4"]  # members begin there as well
+
+
+async def test_a_waiting_pull_is_woken(wire: Wire) -> None:
+    await wire.send(b"a")
+    (partition,) = [number for number in range(4) if await offset_of(wire, number, pb.END)]
+    waiting = asyncio.create_task(pull(wire, pb.MessageQueue(topic=TOPIC, id=partition), 1, wait_s=20))
+    await wire.send(b"b")
+    assert await waiting == (pb.OK, [(1, b"b")], 2)
+
+
+async def test_invalid_requests_of_pull_consumers(wire: Wire) -> None:
+    queue, none = pb.MessageQueue(topic=TOPIC), pb.MessageQueue(topic=TOPIC, id=4)
+    assert await pull(wire, none, 0) == (pb.BAD_REQUEST, [], None)
+    assert await pull(wire, queue, -1) == (pb.ILLEGAL_OFFSET, [], None)
+    assert await pull(wire, queue, 1) == (pb.ILLEGAL_OFFSET, [], None)
+    assert await pull(wire, queue, 0, batch_size=-1) == (pb.BAD_REQUEST, [], None)
+    for name, request, code in (
+        ("UpdateOffset", pb.UpdateOffsetRequest(group=GROUP, message_queue=queue, offset=-1), pb.ILLEGAL_OFFSET),
+        ("UpdateOffset", pb.UpdateOffsetRequest(group=GROUP, message_queue=none), pb.BAD_REQUEST),
+        ("GetOffset", pb.GetOffsetRequest(message_queue=queue), pb.ILLEGAL_CONSUMER_GROUP),
+        ("QueryOffset", pb.QueryOffsetRequest(message_queue=none), pb.BAD_REQUEST),
+        ("QueryOffset", pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.TIMESTAMP), pb.BAD_REQUEST),
+    ):
+        assert (await wire.call(name, request)).status.code == code, name
+
+
+async def offset_of(wire: Wire, partition: int, policy: "pb.QueryOffsetPolicy") -> int:
+    request = pb.QueryOffsetRequest(
+        message_queue=pb.MessageQueue(topic=TOPIC, id=partition), query_offset_policy=policy, timestamp={"seconds": 1}
+    )
+    found = await wire.call("QueryOffset", request)
+    assert found.status.code == pb.OK
+    return int(found.offset)
+
+
+async def pull(
+    wire: Wire, queue: pb.MessageQueue, offset: int, wait_s: int = 0, **fields: Any
+) -> tuple[int, list[tuple[int, bytes]], int | None]:
+    """The status of a PullMessage, its messages as (offset, body), and the next offset."""
+    request = pb.PullMessageRequest(group=GROUP, message_queue=queue, offset=offset, **fields)
+    request.long_polling_timeout.FromSeconds(wait_s)
+    status, *replies = await wire.call("PullMessage", request)
+    messages = [(each.message.system_properties.queue_offset, each.message.body) for each in replies[:-1]]
+    return status.status.code, messages, replies[-1].next_offset if replies else None
 
 
 async def test_traces_name_the_clients_of_a_group(tmp_path: Path) -> None:
