@@ -46,7 +46,7 @@ MAKEFLAGS += --jobs=2
 endif
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate fuzz nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
+.PHONY: help install demo serve test test-quick test-pure simulate fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -124,12 +124,16 @@ simulate: $(ALL) $(KERNEL) ## crash a store in random histories and check what i
 fuzz: $(ALL) $(KERNEL) ## feed a node what no client should send (INPUTS=10000000 FUZZ_SECONDS=3600 ARGS=--help)
 	@$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seconds $(FUZZ_SECONDS) $(ARGS)
 
-nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories, an hour of fuzzing, the longest tests, those without compiled code
+nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories, an hour of fuzzing, an hour of soak, the longest tests, those without compiled code
 	@$(MAKE) simulate SEEDS=10000
 	@$(MAKE) wheel
 	@$(MAKE) test ARGS='-m nightly'
 	@$(MAKE) fuzz
+	@$(MAKE) soak
 	@$(MAKE) test-pure
+
+soak: $(ALL) $(KERNEL) ## topics, sessions and groups come and go for an hour; fails if memory grows, draws build/soak.svg (ARGS=--help)
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 lint: $(ALL) ## ruff check, ruff format --check, mypy --strict
 	@$(BIN)/ruff check .
