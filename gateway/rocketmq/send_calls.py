@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import suppress
+from typing import Final
 
 from gateway.rocketmq.access import ClientKey, require_publishing
 from gateway.rocketmq.clients import TelemetryClients
@@ -13,6 +14,8 @@ from gateway.rocketmq.status import OK, RocketError
 from gateway.rpc.limits import RpcLimits
 from store.api import Appended, Store
 from store.errors import NoSuchMessage
+
+_SLICE: Final = 128  # messages that are translated before everything else on the loop has its turn
 
 
 class SendCalls:
@@ -30,6 +33,8 @@ class SendCalls:
         now_ms = int(time.time() * 1000)
         outgoing: list[Outgoing] = []
         for message in request.messages:
+            if outgoing and len(outgoing) % _SLICE == 0:
+                await asyncio.sleep(0)
             parent = parent_of_topic(message.topic)
             outgoing.append(Outgoing(message, parent, client_key.client_id, now_ms, self._limits))
             require_publishing(outgoing[-1].topic)

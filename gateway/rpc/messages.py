@@ -1,5 +1,6 @@
 """Validates the records that a cloud service appends: messages with a valid topic and properties, within the limits."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
@@ -17,6 +18,7 @@ from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLA
 _FLAGS: Final = FLAG_QOS | FLAG_RETAIN | FLAG_ADDRESSED | FLAG_DELAYED | FLAG_HALF
 _LONGEST_DELAY_MS: Final = (MAX_DELAY + 60) * 1_000  # allows for clock differences
 _TOPIC: Final = 3  # in `record.decode`
+_SLICE: Final = 512  # records that are checked before everything else on the loop has its turn
 _CACHED: Final = 4_096  # valid topics and property blocks; a full cache is cleared
 _CACHED_BYTES: Final = 512  # of one of them
 
@@ -34,11 +36,13 @@ class MessageCheck:
         self._names: set[bytes] = set()
         self._blocks: set[bytes] = {b""}
 
-    def faults(self, frames: list[bytes]) -> list[tuple[int, str]]:
+    async def faults(self, frames: list[bytes]) -> list[tuple[int, str]]:
         """(index, reason) of every frame that is invalid; normally empty."""
         found: list[tuple[int, str]] = []
         caller = CALLER.get()
         for index, frame in enumerate(frames):
+            if index and index % _SLICE == 0:
+                await asyncio.sleep(0)
             reason = self._fault(frame)
             if reason is None and caller is not None and not caller.may_publish(record.decode(frame, 0)[_TOPIC]):
                 reason = "the topic may not be published to"

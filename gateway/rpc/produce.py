@@ -101,7 +101,7 @@ class ProduceStream:
                 return
             is_first = False
             self._ends = self._ends or request.ends
-            self._append(request)
+            await self._append(request)
             while self._is_full():
                 self._progress.clear()
                 await self._progress.wait()
@@ -145,7 +145,8 @@ class ProduceStream:
             or self._unanswered_bytes >= limits.max_unacknowledged_bytes
         )
 
-    def _append(self, request: pb.ProduceRequest) -> None:
+    async def _append(self, request: pb.ProduceRequest) -> None:
+        # If the stream fails while a large request is checked, `_fail` cancels the reader: nothing is appended then.
         try:
             frames = record.check_unsealed(request.frames)
         except ValueError as error:
@@ -155,7 +156,7 @@ class ProduceStream:
             error_text = f"{len(frames)} records in one request, the limit is {self._limits.max_request_records}"
             self._refuse(request.sequence, error_text)
             return
-        faults = self._check.faults(frames)
+        faults = await self._check.faults(frames)
         result = pb.ProduceResult(sequence=request.sequence)
         if faults and self._returns:
             self._refuse(

@@ -1,9 +1,10 @@
 """RocketMQ messages become records and back without loss. Messages that MQTT cannot express are refused."""
 
+import asyncio
 import gzip
 import hashlib
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,11 +13,15 @@ from hypothesis import strategies as st
 import record
 from cloud_sdk import Message as NativeMessage
 from gateway.mqtt.properties import read_message_block
+from gateway.rocketmq.access import ClientKey
+from gateway.rocketmq.clients import TelemetryClients
 from gateway.rocketmq.messages import Outgoing, StoredMessage
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from gateway.rocketmq.send_calls import SendCalls
 from gateway.rocketmq.status import RocketError
 from gateway.rpc.limits import RpcLimits
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN
+from store.api import Appended, Done, Store
 
 NOW_MS = 1_800_000_000_000
 MAX_BODY = 4096
@@ -187,3 +192,24 @@ def test_half_messages() -> None:
 )
 def test_invalid_messages_are_refused(sent: pb.Message, code: int) -> None:
     assert refusal(sent) == code
+
+
+async def test_a_large_request_is_translated_in_slices() -> None:
+    """Everything else on the loop has its turn meanwhile."""
+    appended_frames: list[bytes] = []
+
+    class Appending:
+        def append(self, frames: list[bytes], done: Done) -> None:
+            appended_frames.extend(frames)
+            done(Appended(range(len(frames)), 1))
+
+    calls = SendCalls(cast("Store", Appending()), cast("TelemetryClients", None), LIMITS)
+    request = pb.SendMessageRequest(messages=[message(b"%d" % number) for number in range(1_000)])
+    task = asyncio.create_task(calls.send(request, ClientKey(b"", "service")))
+    turns = 0
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns == 8
+    assert [entry.offset for entry in task.result().entries] == list(range(1_000))
+    assert [record.decode(frame, 0)[-1] for frame in appended_frames] == [b"%d" % n for n in range(1_000)]

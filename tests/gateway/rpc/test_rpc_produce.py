@@ -1,6 +1,8 @@
 """Produce streams: acknowledgements, refusals, order and limits."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -11,6 +13,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.auth.authority import Authority
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.messages import MessageCheck
 from record.layout import FLAG_TRACK_ID, Kind
 from store.errors import RecordTooLarge, StoreBusy, StoreFailed
 from tests.waiting import until
@@ -150,3 +153,34 @@ async def test_a_port_in_use_is_an_error(store, serve) -> None:
     port = await serve(store)
     with pytest.raises(OSError, match="cannot listen"):
         await serve(store, port=port)
+
+
+async def turns_during(work: Coroutine[Any, Any, Any]) -> int:
+    """How often everything else on the loop has its turn while `work` runs."""
+    turns = 0
+    task = asyncio.create_task(work)
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    task.result()
+    return turns
+
+
+async def test_a_large_request_is_checked_in_slices() -> None:
+    check = MessageCheck(RpcLimits(), lambda: True)
+    assert await turns_during(check.faults([frame()] * 512)) == 1
+    assert await turns_during(check.faults([frame()] * 5_000)) == 10
+
+
+async def test_a_large_request_keeps_its_place_in_the_stream(store, serve) -> None:
+    port = await serve(store)
+    sizes = [3_000, 1, 2_000, 1]
+    requests = [
+        pb.ProduceRequest(sequence=number, frames=frame(payload=b"%d" % number) * size)
+        for number, size in enumerate(sizes)
+    ]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        results = [result async for reply in SluiceStub(channel).Produce(iter(requests)) for result in reply.results]
+    assert [len(result.positions) for result in results] == sizes
+    positions = [position for result in results for position in result.positions]
+    assert positions == sorted(positions)
