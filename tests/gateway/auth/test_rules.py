@@ -267,6 +267,17 @@ async def test_a_shared_subscription_that_is_no_longer_allowed(node: Node) -> No
     await client.quiet()
 
 
+async def test_a_shared_subscription_of_others(node: Node) -> None:
+    """Rules about a group keep a client out that may subscribe to the same filter, and end its membership."""
+    client = await alice(node)
+    assert list(await client.subscribe((b"$share/g/public/#", 1), (b"$share/h/public/#", 1))) == [1, 1]
+    await set_rules(node, "alice", "deny subscribe $group/$share/g/#", "allow both public/#")
+    assert (await client.expect(DISCONNECT)).reason == 0x87
+    client = await alice(node)
+    filters = [b"$share/g/public/#", b"$share/h/public/#", b"public/#"]
+    assert list(await client.subscribe(*[(name, 1) for name in filters])) == [0x87, 1, 1]
+
+
 async def test_rules_stay_when_the_password_changes_and_go_with_the_user(node: Node) -> None:
     await set_user(node, "alice", b"wonderland", "user-passwd")
     client = await alice(node)
