@@ -28,6 +28,7 @@ class StoreConfig:
     max_pending_bytes: int = 64 << 20  # accepted and not committed; the last eighth is kept for control records
     max_wait_ms: int = 5000  # a message that would wait longer for its commit is refused at once; 0: no limit
     tail_cache_bytes: int = 64 << 20
+    max_reads: int = 2  # of old records, in threads at a time: each may take up a core
     checkpoint_keys: int = 4096  # changed rows and queues that may wait in memory
     checkpoint_references: int = 1 << 16  # index references that may wait in memory
     checkpoint_age_s: float = 1.0
@@ -66,7 +67,7 @@ class StoreConfig:
             raise ValueError("segment_size must be a multiple of 4096 up to 1 GiB")
         if self.max_pending_bytes < HEADER_SIZE or self.batch_bytes < HEADER_SIZE:
             raise ValueError("max_pending_bytes and batch_bytes must hold a record")
-        for name in ("generation_segments", "interval_ms", "checkpoint_keys", "checkpoint_references"):
+        for name in ("generation_segments", "interval_ms", "max_reads", "checkpoint_keys", "checkpoint_references"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in (

@@ -63,7 +63,7 @@ class Engine(Queries):
         self._database = opened.database
         self._views = opened.views
         self._tail = TailCache(config.tail_cache_bytes)
-        self._reader = LogReader(self._segments, self._tail)
+        self._reader = LogReader(self._segments, self._tail, opened.config.max_reads)
         self._writer = opened.writer
         self._log = CommitLog(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
         self.append = self._log.append  # bound directly: each read of each connection calls it

@@ -10,7 +10,7 @@ from typing import Final
 
 import record
 from matcher.names import parent_of
-from record.layout import REFERENCE
+from record.layout import HEADER_SIZE, REFERENCE
 from store import find
 from store.api import (
     Bounds,
@@ -59,7 +59,7 @@ class Queries:
         return self._views.bounds([partition_queue(parent, partition) for partition in range(self.partitions)])
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
-        at, wanted = offset, max_records
+        at, wanted = offset, min(max_records, max_bytes // HEADER_SIZE + 1)
         is_of_one = queue[:1] in _OF_ONE_PARENT
         while True:
             bounds, refs = self._views.look_up(queue, at, min(wanted, _MAX_RECORDS))

@@ -153,6 +153,7 @@ class StoreSettings:
     policy: str = one_of("fsync", "interval")
     interval_ms: int = bounded(100, 1, 60_000)
     max_wait_ms: int = bounded(5000, 0, 3_600_000)  # a message that would wait longer for the disk is refused; 0: never
+    max_reads: int = bounded(2, 1, 64)  # of old messages, in threads at a time: each may take up a core
     segment_size: int = bounded(256 * 1024 * 1024, 4096, 1 << 30)  # bytes
     partitions: int = bounded(4, 1, 1024)  # per parent topic; fixed when the data folder is created
     retention_age_s: int = bounded(0, 0, 1 << 40)  # segments whose newest message is older are removed; 0: never

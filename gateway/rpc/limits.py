@@ -16,7 +16,9 @@ class RpcLimits:
     max_unacknowledged_requests: int = 64  # per Produce stream; beyond it the stream is not read
     max_unacknowledged_bytes: int = 32 << 20
     max_fetch_records: int = 16_384  # per Pull or Receive
-    max_fetch_bytes: int = 4 << 20
+    max_fetch_bytes: int = 4 << 20  # of records per Pull or Receive
+    max_reply_bytes: int = 1 << 20  # of records per Pull with payloads: gRPC packs and sends a reply on the loop
+    fetch_bytes: int = 256 << 10  # of records per Pull whose client names no number
     max_unread_bytes: int = 64 << 20  # of unread replies per connection; beyond it, large calls are refused
     max_wait_ms: int = 60_000
     max_names: int = 10_000  # per page of Topics or Children

@@ -52,10 +52,11 @@ class PullCalls:
         """Read records of a partition. Wait for the first one if the request allows it."""
         self._check(request.partition)
         limits, parent = self._limits, parent_name(request.parent)
+        most = limits.max_fetch_bytes if request.without & PART_PAYLOAD else limits.max_reply_bytes
         reader = _Reader(
             self._store,
             within(request.max_records, limits.max_fetch_records),
-            within(request.max_bytes, limits.max_fetch_bytes),
+            within(request.max_bytes or limits.fetch_bytes, most),
             partition_queue(parent, request.partition),
             request,
         )

@@ -32,6 +32,7 @@ from store.views.fold import Views
 
 _CACHE: Final = 16 << 20  # bytes of RocksDB's blocks kept
 _TRIES: Final = 5
+_READS: Final = 2  # of the log in threads at a time
 
 
 class Snapshot(Queries):
@@ -40,7 +41,7 @@ class Snapshot(Queries):
     def __init__(self, segments: Segments, views: Views, partitions: int, undo: ExitStack) -> None:
         self.partitions = partitions
         self._views = views
-        self._reader = LogReader(segments, TailCache(0))
+        self._reader = LogReader(segments, TailCache(0), _READS)
         self._undo = undo
 
     @classmethod

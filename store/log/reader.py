@@ -1,12 +1,15 @@
 """Reads records from the tail cache or the segments. It checks the CRC of each record from a segment.
 
-A read that the page cache can answer stays on the loop; one that needs the device runs in a thread.
+A small read that the page cache can answer stays on the loop. A large one, and one that needs the device, runs in a
+thread, which checks and copies the records as well: a client that reads the past must not delay the others. At most
+`max_reads` reads are in threads at a time. Threads hold the GIL for a few microseconds for each piece that they read.
 """
 
 import asyncio
 import logging
 import os
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar, TypeVarTuple
 
 import record
 from record.layout import HEADER_SIZE, MAX_FRAME, REFERENCE
@@ -19,18 +22,25 @@ from store.log.tail_cache import TailCache
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
 _MAX_MET: Final = 10_000  # positions of damage that are remembered
-_GAP: Final = 4096  # bytes between two wanted records up to which one read covers both
+_GAP: Final = 16 << 10  # bytes between two wanted records up to which one read covers both; so many cost as a read
+_GAP_IN_THREAD: Final = 64 << 10  # there a read costs more: it gives the GIL away and waits for it
 _SPAN: Final = 1 << 20  # bytes of one read for several records
+_SMALL: Final = 256 << 10  # bytes that are read, checked and copied on the loop in a fraction of a millisecond
+_TURN: Final = 64  # reads of the page cache in one turn of the loop
 
 
 class LogReader:
     """Reads committed records by reference and by position. Raises `LogCorrupt` where the log is damaged."""
 
-    __slots__ = ("_buffer", "_segments", "_tail", "met")
+    __slots__ = ("_buffer", "_segments", "_tail", "_threads", "met")
 
-    def __init__(self, segments: Segments, tail: TailCache) -> None:
+    def __init__(self, segments: Segments, tail: TailCache, max_reads: int) -> None:
         self._buffer = memoryview(bytearray(_SPAN))  # of the last read from the page cache
+        self._threads = asyncio.Semaphore(max_reads)
         self._segments = segments
         self._tail = tail
         self.met: set[int] = set()  # positions where reads met damage
@@ -46,11 +56,19 @@ class LogReader:
         Frames that lie close to each other are read together.
         """
         pieces: list[bytes] = []
-        i, count = 0, len(refs) // REFERENCE
+        i, count, reads = 0, len(refs) // REFERENCE, 0
+        is_large = False
         while i < count:
             frames, found = self._tail.pick(refs, i, without)
             if not found:
-                frames, found = await self._from_segment(refs, i, without)
+                is_large = is_large or (not reads and record.count_within(refs, _SMALL) < count)
+                if is_large:
+                    frames, found = await self._in_thread(refs, i, without)
+                else:
+                    frames, found = await self._from_segment(refs, i, without)
+                reads += 1
+                if reads % _TURN == 0:
+                    await asyncio.sleep(0)
             pieces.append(frames)
             i += found
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -58,17 +76,51 @@ class LogReader:
     async def _from_segment(self, refs: bytes, first: int, without: int) -> tuple[bytes, int]:
         """The frames of packed references, from `first` on, that one read of a segment covers, and how many they
         are."""
-        position = int.from_bytes(refs[first * REFERENCE : first * REFERENCE + 8], "little")
+        position = _position(refs, first)
         segment_end = self._segments.base_of(position) + self._segments.size
-        stop, begin, end = record.read_span(refs, first, segment_end, _GAP, _SPAN)
+        stop, begin, end = record.read_span(refs, first, segment_end, _GAP, _SMALL)
+        if end - begin > _SMALL:
+            return await self._in_thread(refs, first, without)
         data: bytes | memoryview | None = self._cached(begin, end - begin)
         if data is None:
             data = await self._from_device(begin, end - begin)
         frames, found = record.pick(data, begin, refs, first, stop, without)
         if first + found < stop:
-            at = (first + found) * REFERENCE
-            raise self._corrupt(int.from_bytes(refs[at : at + 8], "little"))
+            raise self._corrupt(_position(refs, first + found))
         return frames, found
+
+    async def _in_thread(self, refs: bytes, first: int, without: int) -> tuple[bytes, int]:
+        """The next frames of packed references, at least one and about `_SPAN` bytes, and how many they are."""
+        position = _position(refs, first)
+        frames, found = await self._away(position, self._pick_slowly, refs, first, without)
+        if not found:
+            raise self._corrupt(position)
+        return frames, found
+
+    def _pick_slowly(self, refs: bytes, first: int, without: int) -> tuple[bytes, int]:
+        """Read frames of one segment up to the first that is damaged or cannot be read. Raises OSError."""
+        count = len(refs) // REFERENCE
+        base = self._segments.base_of(_position(refs, first))
+        segment_end = base + self._segments.size
+        pieces: list[bytes] = []
+        size, i = 0, first
+        fd = self._segments.open(base)
+        try:
+            while i < count and size < _SPAN and base <= _position(refs, i) < segment_end:
+                stop, begin, end = record.read_span(refs, i, segment_end, _GAP_IN_THREAD, _SPAN)
+                data = self._segments.disk.read(fd, end - begin, begin - base)
+                frames, found = record.pick(data, begin, refs, i, stop, without)
+                pieces.append(frames)
+                size += end - begin
+                i += found
+                if i < stop:
+                    break
+        except OSError:
+            if i == first:
+                raise
+        finally:
+            os.close(fd)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), i - first
 
     async def record_at(self, position: int, end: int) -> bytes | None:
         """The valid record that begins at `position`, which may be any position before `end`; None if none does."""
@@ -140,14 +192,26 @@ class LogReader:
         base = self._segments.base_of(position)
         room = self._segments.damaged.before(position, min(end, base + self._segments.size)) - position
         size = min(max(max_bytes, HEADER_SIZE), room)
-        data = await self._read(position, size)
-        length = int.from_bytes(data[4:8], "little")
-        if len(data) >= HEADER_SIZE and size < length <= min(room, MAX_FRAME):
-            data = await self._read(position, length)
-        valid = record.verify(data, position)[1]
-        if valid == 0:
+        if size <= _SMALL:
+            data = await self._read(position, size)
+            length = _length(data)
+            if size < length <= min(room, _SMALL):
+                data = await self._read(position, length)
+            data = data[: record.verify(data, position)[1]]
+        if size > _SMALL or (not data and length > _SMALL):
+            data = await self._away(position, self._verify_slowly, position, size, room)
+        if not data:
             return await self._behind_padding(position, base + self._segments.size, end, max_bytes)
-        return _chunk(position, data[:valid])
+        return _chunk(position, data)
+
+    def _verify_slowly(self, position: int, size: int, room: int) -> bytes:
+        """The valid frames of `size` bytes, or a single larger one within `room` bytes. Raises OSError."""
+        base = self._segments.base_of(position)
+        data = self._read_slowly(base, position, size)
+        length = _length(data)
+        if size < length <= min(room, MAX_FRAME):
+            data = self._read_slowly(base, position, length)
+        return data[: record.verify(data, position)[1]]
 
     async def _behind_padding(self, position: int, base: int, end: int, max_bytes: int) -> Chunk:
         """Read on in the next segment if its first frame proves that this one ends at `position`.
@@ -186,18 +250,23 @@ class LogReader:
         return view if self._segments.disk.read_cached(fd, view, position - base) else None
 
     async def _from_device(self, position: int, length: int) -> bytes:
+        return await self._away(position, self._read_slowly, self._segments.base_of(position), position, length)
+
+    async def _away(self, position: int, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Call `function`, which reads the segment of `position`, in a thread. Raises `LogCorrupt` and OSError."""
         base = self._segments.base_of(position)
         missing = LogCorrupt(segment_name(base), position, "segment is missing")
-        if not self._segments.has(base):
-            raise missing
-        try:
-            return await asyncio.get_running_loop().run_in_executor(None, self._read_slowly, base, position, length)
-        except FileNotFoundError:
-            raise missing from None
-        except OSError as error:
-            if error.errno not in UNREADABLE:
-                raise
-            raise self._corrupt(position) from error
+        async with self._threads:
+            if not self._segments.has(base):
+                raise missing
+            try:
+                return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+            except FileNotFoundError:
+                raise missing from None
+            except OSError as error:
+                if error.errno not in UNREADABLE:
+                    raise
+                raise self._corrupt(position) from error
 
     def _read_slowly(self, base: int, position: int, length: int) -> bytes:
         fd = self._segments.open(base)  # a descriptor of its own: the loop may close the cached one
@@ -213,6 +282,17 @@ class LogReader:
             self.met.add(position)
             logger.error("%s", error)
         return error
+
+
+def _position(refs: bytes, index: int) -> int:
+    """The position of a packed reference."""
+    at = index * REFERENCE
+    return int.from_bytes(refs[at : at + 8], "little")
+
+
+def _length(data: bytes) -> int:
+    """The length of the frame that `data` begins with; 0 if its header is not whole."""
+    return int.from_bytes(data[4:8], "little") if len(data) >= HEADER_SIZE else 0
 
 
 def _whole(data: bytes, max_bytes: int) -> bytes:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,3 +77,26 @@ async def test_each_record_once_and_the_rest_counted(
     wanted = range(start, max(start, min(end, until)))
     assert found == [each for each in wanted if each not in gone and (not is_selected or each % 2 == 0)]
     assert lost == len(gone & set(wanted))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "without", "limit"),
+    [
+        (0, 0, 256 << 10),
+        (0, PART_PAYLOAD, 256 << 10),
+        (1000, 0, 1000),
+        (1 << 30, 0, 1 << 20),
+        (1 << 30, PART_PAYLOAD, 4 << 20),
+    ],
+)
+async def test_replies_that_are_packed_on_the_loop_are_small(wanted: int, without: int, limit: int) -> None:
+    asked_of_the_store: list[int] = []
+
+    class Asked(Holes):
+        async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int) -> Fetched:
+            asked_of_the_store.append(max_bytes)
+            return await super().fetch(queue, offset, max_records, max_bytes, without)
+
+    calls = PullCalls(cast("Any", Asked(10, frozenset())), cast("Any", None), RpcLimits())
+    await calls.pull(pb.PullRequest(parent="t", max_bytes=wanted, without=without))
+    assert asked_of_the_store == [limit]
