@@ -36,7 +36,7 @@ class ReplyTopic:
             self.stop()
             self._readers, self._bounds, self._has_failed = [], None, False
         if self._bounds is None:
-            self._bounds = asyncio.create_task(self._partitions.bounds(self._parent))
+            self._bounds = asyncio.create_task(self._partitions.bounds(self._parent, self._topic))
         bounds = await asyncio.shield(self._bounds)
         if not self._readers and self.waiting:
             # The node chooses the partition of the reply topic, so all are read.

@@ -55,9 +55,10 @@ class Partitions:
             reply.gone,
         )
 
-    async def bounds(self, parent: str) -> list[PartitionBounds]:
+    async def bounds(self, parent: str, topic_filter: str = "") -> list[PartitionBounds]:
+        """Return where each partition begins and ends. The right to read `topic_filter` suffices."""
         with as_invalid_argument():
-            request = pb.PartitionsRequest(parent=parent)
+            request = pb.PartitionsRequest(parent=parent, topic_filter=topic_filter)
         reply = await self._connection.call(self._connection.stub.Partitions, request)
         return [PartitionBounds(each.partition, each.begin, each.end) for each in reply.partitions]
 

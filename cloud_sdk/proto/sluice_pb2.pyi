@@ -110,10 +110,12 @@ class PullReply(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., frames: _Optional[bytes] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., next_offset: _Optional[int] = ..., gone: _Optional[int] = ...) -> None: ...
 
 class PartitionsRequest(_message.Message):
-    __slots__ = ("parent",)
+    __slots__ = ("parent", "topic_filter")
     PARENT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FILTER_FIELD_NUMBER: _ClassVar[int]
     parent: str
-    def __init__(self, parent: _Optional[str] = ...) -> None: ...
+    topic_filter: str
+    def __init__(self, parent: _Optional[str] = ..., topic_filter: _Optional[str] = ...) -> None: ...
 
 class PartitionsReply(_message.Message):
     __slots__ = ("partitions",)

@@ -1,6 +1,7 @@
 """The rights that each call requires: to read all topics of its reply, or to publish to the topics that it concerns.
 
-A call about one parent topic needs `parent/#`. A call about everything (lists, removed groups, traces) needs `#`.
+A call about one parent topic needs `parent/#`. Pull and Partitions with a filter of its topics need that filter only.
+A call about everything (lists, removed groups, traces) needs `#`.
 Produced messages are checked one by one. A right to `#` does not cover names that begin with `$`: lists leave out the
 ones that the caller may not read (`gateway.rpc.visibility`). A call about a group without its parent topic needs the
 right to read all of the group's queues. A call that changes a group also needs the right to the group
@@ -17,6 +18,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.auth.callers import Caller
 from gateway.rpc.status import RequestError
 from gateway.rpc.visibility import REVOKED, group_state, may_read_group, may_use_group, topic_of
+from matcher.names import parent_of
 from store.api import Store
 from store.errors import NoSuchMessage, StoreError
 
@@ -29,6 +31,15 @@ _RequiredFilter = Callable[[Any], bytes]  # request → the filter that its call
 def _parent(request: Any) -> bytes:
     parent: str = request.parent
     return parent.encode() + b"/#"
+
+
+def _selected(request: pb.PullRequest | pb.PartitionsRequest) -> bytes:
+    """The filter that the request names, if its topics have the request's parent."""
+    selected = request.selection.topic_filter if isinstance(request, pb.PullRequest) else request.topic_filter
+    topic_filter = selected.encode()
+    if topic_filter and parent_of(topic_filter) == request.parent.encode():
+        return topic_filter
+    return _parent(request)
 
 
 def _parent_or_dead(request: pb.ReceiveRequest | pb.AcknowledgeRequest | pb.ResetGroupRequest) -> bytes:
@@ -52,8 +63,8 @@ def _everything(_request: Any) -> bytes:
 
 
 READS: Final[dict[str, _RequiredFilter]] = {
-    "Pull": _parent,
-    "Partitions": _parent,
+    "Pull": _selected,
+    "Partitions": _selected,
     "OffsetAt": _parent,
     "CommitOffsets": _parent,
     "CommittedOffsets": _parent,

@@ -241,6 +241,35 @@ async def test_finding_a_message_requires_the_right_to_its_topic(node: Node) -> 
         await alice.message(private.position)
 
 
+async def test_a_request_requires_the_right_to_its_reply_topic_only(node: Node) -> None:
+    rules = ("allow both home/#", "allow publish $inbox/#", "allow subscribe $inbox/billing")
+    await set_rules(node, "alice", *rules)
+    async with client(node, name="billing") as alice:
+
+        async def device() -> None:
+            async with alice.consumer("lamps", "home") as commands:
+                async for command in commands:
+                    assert command.response_topic == "$inbox/billing"
+                    await alice.send("$inbox/billing", b"done", correlation_data=command.correlation_data)
+                    await command.ack()
+
+        task = asyncio.create_task(device())
+        try:
+            assert (await alice.request("home/lamp", b"on", timeout=PATIENCE_S)).payload == b"done"
+        finally:
+            task.cancel()
+        others = (
+            alice.partitions("$inbox"),
+            alice.pull("$inbox", 0, 0),
+            alice.pull("$inbox", 0, 0, topic_filter="$inbox/+"),
+            alice.pull("$inbox", 0, 0, topic_filter="home/#"),
+            alice.request("home/lamp", b"on", reply_topic="$inbox/payroll", timeout=PATIENCE_S),
+        )
+        for call in others:
+            with pytest.raises(NotAllowed, match="may not be subscribed to"):
+                await call
+
+
 RIGHTS = "allow both home/#", "allow subscribe #"
 
 
