@@ -1,5 +1,7 @@
 """Topic names and filters, clause by clause."""
 
+import itertools
+
 import pytest
 
 from matcher.names import (
@@ -74,6 +76,17 @@ def test_valid_wildcard_filters(topic_filter: bytes) -> None:
 def test_invalid_wildcard_filters(topic_filter: bytes) -> None:
     """MQTT-4.7.1-1, MQTT-4.7.1-2."""
     assert not is_valid_filter(topic_filter)
+
+
+def test_every_short_filter_is_valid_as_its_levels_say() -> None:
+    """A # is the whole of the last level, and a + the whole of any level."""
+    for length in range(1, 7):
+        for characters in itertools.product(b"a/+#", repeat=length):
+            topic_filter = bytes(characters)
+            *above, last = topic_filter.split(b"/")
+            is_valid = all(b"#" not in level for level in above) and (last == b"#" or b"#" not in last)
+            is_valid = is_valid and all(level == b"+" or b"+" not in level for level in (*above, last))
+            assert is_valid_filter(topic_filter) == is_valid, topic_filter
 
 
 @pytest.mark.mqtt5("4.8.2-1", "4.8.2-2")
