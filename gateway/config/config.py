@@ -142,6 +142,7 @@ class HttpConfig:
     """The front for people and Prometheus."""
 
     port: int = bounded(8080, -1, 65_535)  # -1: none, which only a gateway may have
+    host: str = ""  # the address to listen on; "": that of the node
     auth: list[str] = any_of(["anonymous"], "anonymous", "password")  # for /metrics
 
 
@@ -189,6 +190,11 @@ class Config:
     http: HttpConfig = field(default_factory=HttpConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
     store: StoreSettings = field(default_factory=StoreSettings)
+
+    @property
+    def http_host(self) -> str:
+        """The address that HTTP listens on."""
+        return self.http.host or self.host
 
 
 def load(
@@ -339,7 +345,8 @@ def _check(config: Config) -> None:
     _check_listeners(config.mqtt)
     _check_grpc(config.grpc)
     _check_store(config)
-    _check_host(config.host)
+    _check_host("host", config.host)
+    _check_host("http.host", config.http_host)
 
 
 def _require(prefix: str, wrong: str) -> None:
@@ -378,13 +385,13 @@ def _check_store(config: Config) -> None:
         )
 
 
-def _check_host(host: str) -> None:
+def _check_host(name: str, host: str) -> None:
     try:
         ip_address(host)
     except ValueError:
         if not host or _NOT_IN_HOSTS.intersection(host):
             raise ConfigError(
-                f"host is a name or an address, without a port and without brackets, not {host!r}"
+                f"{name} is a name or an address, without a port and without brackets, not {host!r}"
             ) from None
 
 

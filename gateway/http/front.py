@@ -13,7 +13,6 @@ from gateway.auth.refusal import ClientRefused
 from gateway.http.metrics import Figures, NodeCollector
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission
-from gateway.net.bind import is_local
 from gateway.net.bounded_http import BoundedHttp
 from gateway.net.proxy_protocol import address_text
 from matcher.reserved import SYS
@@ -51,11 +50,6 @@ class HttpFront:
         """Listen. Returns the bound port. Raises OSError."""
         self._callers = Callers(self._authority, "http", self._auth)
         return await self._server.start((host, port))
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach the port."""
-        return is_local(self._server.sockets)
 
     async def stop(self) -> None:
         await self._server.stop()

@@ -50,14 +50,18 @@ async def bind(address: str, mode: str = "600", *, shares: bool = False) -> tupl
     return sockets, address_text(host, port)
 
 
-async def check_host(host: str) -> None:
-    """Check that this machine can listen on the host of all fronts. Raises ListenError."""
+async def check_host(host: str, setting: str = "host") -> bool:
+    """Check that this machine can listen on a host. Returns whether only this machine can reach it.
+
+    `setting`: the name of the setting, for the error. Raises ListenError."""
     try:
         sockets, _ = await bind(f"[{host}]:0" if ":" in host else f"{host}:0")
     except ListenError as error:
-        raise ListenError(f"host is {host!r}: {error}") from error
+        raise ListenError(f"{setting} is {host!r}: {error}") from error
+    local = is_local(sockets)
     for bound in sockets:
         bound.close()
+    return local
 
 
 def is_local(sockets: Sequence[socket.socket]) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
@@ -27,7 +26,6 @@ class BoundedHttp:
     def __init__(self, max_body: int, max_connections: int, backlog: int) -> None:
         """max_body: bytes of a request. Add routes to `app` before the start."""
         self.app = web.Application(client_max_size=max_body)
-        self.sockets: Sequence[socket.socket] = ()  # that it listens on
         self._max_connections = max_connections
         self._backlog = backlog
         self._runner = web.AppRunner(
@@ -43,8 +41,7 @@ class BoundedHttp:
             self._listener = await loop.create_server(self._accept, *place, backlog=backlog)
         else:
             self._listener = await loop.create_unix_server(self._accept, sock=place, backlog=backlog)
-        self.sockets = self._listener.sockets
-        return int(self.sockets[0].getsockname()[1]) if isinstance(place, tuple) else 0
+        return int(self._listener.sockets[0].getsockname()[1]) if isinstance(place, tuple) else 0
 
     async def stop(self) -> None:
         if self._listener is not None:

@@ -37,6 +37,7 @@ class GatewayNode:
         settings = RemoteConfig(grace_s=config.split.grace_s)
         routed, credentials = config.split.notify == "routed", gateway_credentials(config.split)
         await check_host(config.host)
+        await check_host(config.http_host, "http.host")
         self._store = store = await RemoteStore.open(
             config.split.store, name.decode(), EventReceiver(), settings, routed, credentials
         )
@@ -53,8 +54,8 @@ class GatewayNode:
         )
         try:
             await devices.start(self.ended.set)
-            http = await self._http.start(config.host, config.http.port) if config.http.port >= 0 else -1
-            warn_of_open_ports(config, self._http, -1, http)
+            http = await self._http.start(config.http_host, config.http.port) if config.http.port >= 0 else -1
+            await warn_of_open_ports(config, -1, http)
             return await devices.listen(-1, http)
         except BaseException:
             await self.stop()

@@ -7,7 +7,7 @@ from gateway.net.proxy_protocol import address_text
 
 @dataclass(slots=True, frozen=True)
 class Ports:
-    """Ports on the node's host; -1: none."""
+    """Ports; -1: none. That of HTTP is on its own host, the others are on the node's."""
 
     mqtt: int
     ws: int
@@ -15,8 +15,9 @@ class Ports:
     http: int
     addresses: dict[str, str] = field(default_factory=dict)  # of other listeners, by name
 
-    def ready_line(self, host: str) -> str:
+    def ready_line(self, host: str, http_host: str) -> str:
         """The line that lists all listeners, for people and scripts."""
-        own = {"mqtt": self.mqtt, "ws": self.ws, "grpc": self.grpc, "http": self.http}
-        places = {name: address_text(host, port) for name, port in own.items() if port >= 0}
+        fronts = {"mqtt": self.mqtt, "ws": self.ws, "grpc": self.grpc}
+        own = [*((name, host, port) for name, port in fronts.items()), ("http", http_host, self.http)]
+        places = {name: address_text(at, port) for name, at, port in own if port >= 0}
         return " ".join(["ready", *(f"{name}={place}" for name, place in {**places, **self.addresses}.items())])

@@ -100,7 +100,7 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     loop.add_signal_handler(signal.SIGHUP, reload)
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    os.write(ready, f"{ports.ready_line(config.host)}\n".encode())
+    os.write(ready, f"{ports.ready_line(config.host, config.http_host)}\n".encode())
     ends = [loop.create_task(each.wait()) for each in (stopping, ended, orphaned)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for end in ends:

@@ -11,6 +11,7 @@ from gateway.config.config import Config
 from gateway.http.front import HttpFront
 from gateway.http.metrics import Figures
 from gateway.net.admission import Admission
+from gateway.net.bind import check_host
 from gateway.net.proxy_protocol import address_text
 from gateway.node.rpc_server import RpcServer
 from gateway.rpc.limits import RpcLimits
@@ -46,8 +47,8 @@ class Services:
         """Listen for services and people. Returns the ports for gRPC and HTTP. Raises TlsError and OSError."""
         config = self._config
         grpc = await self.rpc.start(config.host, config.grpc.port)
-        http = await self.http.start(config.host, config.http.port)
-        warn_of_open_ports(config, self.http, grpc, http)
+        http = await self.http.start(config.http_host, config.http.port)
+        await warn_of_open_ports(config, grpc, http)
         return grpc, http
 
     async def stop(self) -> None:
@@ -56,13 +57,14 @@ class Services:
         await self.admin.stop()
 
 
-def warn_of_open_ports(config: Config, front: HttpFront, grpc: int, http: int) -> None:
+async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:
     """Warn about ports that accept anonymous callers from other machines. grpc, http: the ports, -1 for none."""
-    if front.is_local:
-        return
-    for name, port, auth in (("gRPC", grpc, config.grpc.auth), ("HTTP", http, config.http.auth)):
-        if port >= 0 and "anonymous" in auth:
-            where = address_text(config.host, port)
+    fronts = (("gRPC", config.host, grpc, config.grpc.auth), ("HTTP", config.http_host, http, config.http.auth))
+    for name, host, port, auth in fronts:
+        if port >= 0 and "anonymous" in auth and not await check_host(host):
             log.warning(
-                "%s at %s accepts anonymous callers, whatever mqtt.auth says: see %s.auth", name, where, name.lower()
+                "%s at %s accepts anonymous callers, whatever mqtt.auth says: see %s.auth",
+                name,
+                address_text(host, port),
+                name.lower(),
             )

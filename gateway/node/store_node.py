@@ -37,6 +37,7 @@ class StoreNode:
         config = self.config
         settings = store_config(config)
         await check_host(config.host)
+        await check_host(config.http_host, "http.host")
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._authority = authority = Authority(engine, config.mqtt.max_wrong_passwords)
         self._maintenance = SplitMaintenance(engine, authority, self.counters)

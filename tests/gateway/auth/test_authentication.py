@@ -3,6 +3,7 @@
 import asyncio
 import os
 
+import aiohttp
 import pytest
 
 from gateway.auth import attempts, passwords
@@ -535,6 +536,18 @@ async def test_the_node_says_when_its_own_ports_are_open_to_others(
         f"{name} at {host}:{ports[name]} accepts anonymous callers, whatever mqtt.auth says: see {name.lower()}.auth"
         for name in open_to_all
     ]
+
+
+async def test_http_may_have_an_address_of_its_own(make_node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
+    node = await make_node(http__host="::1")
+    async with aiohttp.request("GET", f"http://[::1]:{node.ports.http}/health") as answer:
+        assert answer.status == 200
+    assert node.ports.ready_line("127.0.0.1", node.config.http_host).endswith(f"http=[::1]:{node.ports.http}")
+    assert "anonymous callers" not in caplog.text
+    outside = await make_node("other", mqtt__auth=["password"], http__host="0.0.0.0")
+    told = [record.getMessage() for record in caplog.records if "anonymous callers" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith(f"HTTP at 0.0.0.0:{outside.ports.http} accepts anonymous callers")
 
 
 async def test_each_listener_has_its_own_ways_to_authenticate(make_node: MakeNode) -> None:
