@@ -366,10 +366,13 @@ class Session(Subscriber):
             self.dropped().add_expired()
             return
         qos = route.qos if route.qos < message.qos else message.qos
+        if self.awaits_retained:
+            self.fall_behind(message.position)
+            return
         if qos == 0 and self.write_buffer.congested:
             self.dropped().add_qos0_congested()
             return
-        if self.awaits_retained or (qos and not self.exchanges.has_room):
+        if qos and not self.exchanges.has_room:
             self.fall_behind(message.position)
             return
         self.exchanges.send(

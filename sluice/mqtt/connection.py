@@ -100,6 +100,8 @@ def _set_will(client: paho.Client, arguments: Arguments) -> None:
     if arguments.will_topic is None:
         if any(each is not None for each in (arguments.will_payload, arguments.will_qos, arguments.will_retain)):
             raise UsageError("--will-payload, --will-qos and --will-retain need --will-topic")
+        if any(kind == "will" for kind, *_ in arguments.property):
+            raise UsageError("--property will needs --will-topic")
         return
     properties = properties_of(arguments, "will")
     try:
@@ -119,6 +121,8 @@ def start_connect(client: paho.Client, arguments: Arguments, session_expiry: int
     where, properties = endpoint(arguments), properties_of(arguments, "connect")
     clean_start: bool | Literal[3] = paho.MQTT_CLEAN_START_FIRST_ONLY
     if properties is not None:
+        if hasattr(properties, "SessionExpiryInterval"):
+            raise UsageError("--property connect session-expiry-interval: use --session of sluice sub")
         properties.SessionExpiryInterval = session_expiry
         clean_start = session_expiry == 0
     try:

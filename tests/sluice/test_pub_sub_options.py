@@ -107,6 +107,8 @@ def test_properties_arrive(node: SecureNode) -> None:
         (["-V", "5", "-D", "publish", "colour", "red"], b"is not a property with its value"),
         (["-V", "5", "-D", "publish", "message-expiry-interval", "soon"], b"is not a property with its value"),
         (["-V", "5", "-D", "deliver", "content-type", "x"], b"'deliver' is not one of"),
+        (["-V", "5", "-D", "will", "content-type", "x"], b"--property will needs --will-topic"),
+        (["-V", "5", "-D", "connect", "session-expiry-interval", "60"], b"use --session of sluice sub"),
     ],
 )
 def test_options_that_cannot_be_used_are_2(words: list[str], message: bytes) -> None:
