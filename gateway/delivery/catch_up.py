@@ -14,6 +14,7 @@ What all sessions in line have in flight is bounded: the more are behind, the sm
 each may use.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from time import time
@@ -37,6 +38,7 @@ from store.errors import OffsetOutOfRange, StoreError
 log = logging.getLogger(__name__)
 
 _MOST_IN_FLIGHT: Final = 1 << 17  # messages, of all sessions that are behind
+_KEEP_READS_S: Final = 10.0  # that shared reads are kept after the last session has caught up
 _LEAST_WINDOW: Final = 16  # messages that each may have in flight in any case
 
 
@@ -55,6 +57,9 @@ class CatchUp:
         self._replays = Replays(store, router, self._released, self.start, on_failed)
         self.most_in_flight = _MOST_IN_FLIGHT
         self.least_window = _LEAST_WINDOW
+        self.keep_reads_s: float = _KEEP_READS_S
+        self._caught_up_at = 0.0  # loop time when the last session had caught up
+        self._drop_timer: asyncio.TimerHandle | None = None  # set while there are shared reads
 
     def start(self, session: Session) -> None:
         """Have the session's backlog read. If it is in line already, it has at least one turn more."""
@@ -65,14 +70,32 @@ class CatchUp:
     def forget(self, session: Session) -> None:
         """The session is closed, or has caught up."""
         self._behind.discard(session)
-        if not self._behind:
-            self._shared_reads.clear()
+        if not self._behind and self._shared_reads.size:
+            loop = asyncio.get_running_loop()
+            self._caught_up_at = loop.time()
+            if self._drop_timer is None:
+                self._drop_timer = loop.call_later(self.keep_reads_s, self._drop_reads)
 
     async def stop(self) -> None:
         """End all turns."""
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
         await self._turns.stop()
         await self._replays.stop()
         await self._released.stop()
+
+    def _drop_reads(self) -> None:
+        """Drop the shared reads if nobody has needed them for a while. Sessions that come back one after another, as
+        after a power cut, have shared them until then."""
+        self._drop_timer = None
+        if self._behind:
+            return  # `forget` sets the timer again
+        loop = asyncio.get_running_loop()
+        at = self._caught_up_at + self.keep_reads_s
+        if loop.time() < at:
+            self._drop_timer = loop.call_at(at, self._drop_reads)
+        else:
+            self._shared_reads.clear()
 
     async def _run_turn(self, session: Session) -> bool:
         """Read and send once. Whether the session stays in line."""

@@ -1,8 +1,8 @@
 """Ranges of queues that are read and decoded once for all sessions that are behind.
 
 Thousands of sessions with the same filter come back at about the same time and read the same queue. What one of them
-has read is kept for the others, in blocks of offsets and up to a bound, until no session is behind. A block may take
-several reads: if its messages are large, or at the end of a queue that grows.
+has read is kept for the others, in blocks of offsets and up to a bound, until no session has been behind for some
+seconds. A block may take several reads: if its messages are large, or at the end of a queue that grows.
 """
 
 from typing import Final

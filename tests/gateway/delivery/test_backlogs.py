@@ -66,6 +66,7 @@ def watch_fetches(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int
 
 
 async def test_sessions_that_come_back_together_read_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node._sessions._catch_up.keep_reads_s = 0
     names = await away(node, 20)
     await publish(node, 0, 1000)
     fetches = watch_fetches(node, monkeypatch)
@@ -80,7 +81,33 @@ async def test_sessions_that_come_back_together_read_once(node: Node, monkeypatc
     assert len(fetches) < 3 * (1000 // BLOCK + 1)  # of the 20 times as many that they would read alone
     for client in clients:
         await client.disconnect()
-    assert node._sessions._catch_up._shared_reads.size == 0
+    await until(lambda: node._sessions._catch_up._shared_reads.size == 0)
+
+
+async def test_sessions_that_come_back_one_after_another_read_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = await away(node, 6)
+    await publish(node, 0, 1000)
+    fetches = watch_fetches(node, monkeypatch)
+    for name in names:
+        client = await back(node, name)
+        assert [message.payload for message in await client.take(1000)] == [b"%06d" % i for i in range(1000)]
+        await client.disconnect()
+    assert sum(count for _, count in fetches) <= 2 * 1000  # of the six times as many that they would read alone
+
+
+async def test_a_subscription_that_is_made_anew_does_not_get_what_was_shared(node: Node) -> None:
+    (name,) = await away(node, 1)
+    await publish(node, 0, 10)
+    client = await back(node, name)
+    assert len(await client.take(10)) == 10
+    assert node._sessions._catch_up._shared_reads.size
+    assert await client.unsubscribe(b"t/+") == b"\x00"
+    assert await client.subscribe((b"t/+", 1)) == b"\x01"
+    await client.disconnect()
+    await publish(node, 10, 20)
+    client = await back(node, name)
+    assert [message.payload for message in await client.take(10)] == [b"%06d" % i for i in range(10, 20)]
+    await client.quiet()
 
 
 async def test_large_messages_are_read_once_too(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
