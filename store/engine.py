@@ -95,6 +95,7 @@ class Engine(Queries):
         self._stagings: set[asyncio.Task[Staged]] = set()
         self._replayed = (self._views.records, self._views.messages)
         self._batches = 0
+        self._segment_end = 0  # of the segment that was written last
         self._is_discarded = False
 
     @classmethod
@@ -267,6 +268,9 @@ class Engine(Queries):
         self._tail.add(batch.position, batch.data)
         commit = self._views.fold(batch)
         self._batches += 1
+        if batch.position >= self._segment_end:
+            self._segment_end = self._segments.base_of(batch.position) + self._segments.size
+            self._retention.segment_begun()
         self._listeners.notify(commit)
         if self._views.held.earlier.is_set:
             self._held.reschedule()

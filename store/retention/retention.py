@@ -1,5 +1,8 @@
 """Removes whole segments from the beginning of the log, by age and by size, in the background.
 
+It checks whenever the log begins another segment, so that the log is longer than its limit by two segments at most, and
+what is written during a removal.
+
 The order of its steps makes a crash between any two of them harmless. It copies held messages and retained values
 from the segments into their views, flushes the views to disk, and removes the segments. When all references of an
 index generation are to removed records, it writes down the ends of the generation's queues and deletes its entries
@@ -9,7 +12,8 @@ with one range delete. A record is removed only after the views on disk have it,
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from operator import itemgetter
 from typing import Final
 
 from store.config import StoreConfig
@@ -33,7 +37,7 @@ _REST: Final = 4  # the pause after a turn, as a multiple of the turn's time
 
 
 class Retention:
-    """Checks every `retention_check_s` for segments to remove.
+    """Checks for segments to remove when the log begins a segment, and every `retention_check_s`.
 
     It runs on the loop in short turns, except flushes and removals, which run in a thread.
     """
@@ -62,7 +66,8 @@ class Retention:
         self._kept_below = 0  # no retained value refers to a record before this position
         self._one = asyncio.Lock()  # of `enforce`
         self.removing = asyncio.Lock()  # no segment is removed while another task has it
-        self._stopping = asyncio.Event()
+        self._stopping = False
+        self._is_due = asyncio.Event()  # a check, or a stop
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -73,11 +78,16 @@ class Retention:
 
     async def stop(self) -> None:
         """Stop after the current turn, and wait for a running `enforce`."""
-        self._stopping.set()
+        self._stopping = True
+        self._is_due.set()
         if self._task is not None:
             await self._task
         async with self._one:
             pass
+
+    def segment_begun(self) -> None:
+        """Check now: the log has begun another segment."""
+        self._is_due.set()
 
     async def enforce(self) -> None:
         """Remove the segments that may be removed now.
@@ -85,26 +95,30 @@ class Retention:
         Raises `StoreError` and OSError. The next check continues then.
         """
         async with self._one:
-            # Remove the files that the last call could not remove.
-            await asyncio.get_running_loop().run_in_executor(None, self._segments.remove)
-            self._expiry.move_floors()
-            entered = self._views.moved.entered
-            cut = await self._expiry.cut()
-            if cut > self._views.begin:
-                await self._keep_all(cut)
-            if entered != self._views.moved.entered:
-                # A held message entered its queues before it was kept: its parent topic's age may keep the segment.
-                cut = min(cut, await self._expiry.cut())
-            if cut > self._views.begin:
-                await self._remove_before(cut)
-            while not self._stopping.is_set():
+            await self._remove_expired()
+            while not self._stopping:
                 generation = self._views.oldest_generation()
                 if generation is None or not await self._fold_ends(generation):
                     break
                 self._views.drop_generation(generation)
 
+    async def _remove_expired(self) -> None:
+        # Remove the files that the last call could not remove.
+        await asyncio.get_running_loop().run_in_executor(None, self._segments.remove)
+        self._expiry.move_floors()
+        entered = self._views.moved.entered
+        cut = await self._expiry.cut()
+        if cut > self._views.begin:
+            await self._keep_all(cut)
+        if entered != self._views.moved.entered:
+            # A held message entered its queues before it was kept: its parent topic's age may keep the segment.
+            cut = min(cut, await self._expiry.cut())
+        if cut > self._views.begin:
+            await self._remove_before(cut)
+
     async def _run(self) -> None:
-        while not self._stopping.is_set() and not self._log.failed:
+        while not self._stopping and not self._log.failed:
+            self._is_due.clear()
             try:
                 await self.enforce()
             except Exception:  # the task must not end silently while the disk fills up
@@ -137,13 +151,13 @@ class Retention:
         copied = rows = 0
         page = view.to_keep(below, None, _PAGE)
         while True:
-            for name, position, length in page.rows:
-                try:
-                    view.keep(name, await self._reader.records([position], [length]))
-                except LogCorrupt:  # the reader has logged it
-                    continue
-                copied += length
-                rows += 1
+            for slice_ in _slices(page.rows):
+                frames = await self._reader.each([(position, length) for _, position, length in slice_])
+                for (name, _, length), frame in zip(slice_, frames, strict=True):
+                    if frame is not None:
+                        view.keep(name, frame)
+                        copied += length
+                        rows += 1
                 if copied >= _KEPT_BYTES or rows >= self._config.checkpoint_keys:
                     await self._checkpoint()
                     copied = rows = 0
@@ -176,19 +190,39 @@ class Retention:
         logger.info("retention removed segments: the log begins at %d", cut)
 
     async def _fold_ends(self, generation: int) -> bool:
-        """Write down the ends of a generation's queues. Returns False if stopped; it starts anew then."""
+        """Write down the ends of a generation's queues. Returns False if stopped; it starts anew then.
+
+        It pauses between slices to leave time to others, so it checks for segments to remove meanwhile.
+        """
         digest: bytes | None = b""
         while digest is not None:
             began = time.monotonic()
             digest = self._views.fold_ends(generation, digest, _SLICE)
             await self._rest(_REST * (time.monotonic() - began))
-            if self._stopping.is_set():
+            if self._stopping:
                 return False
+            if self._is_due.is_set():
+                self._is_due.clear()
+                await self._remove_expired()
         return True
 
     async def _rest(self, seconds: float) -> None:
-        """Sleep, but wake up for `stop`."""
+        """Sleep, but wake up when a check is due, and for `stop`."""
         try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            await asyncio.wait_for(self._is_due.wait(), seconds)
         except TimeoutError:
             return
+
+
+def _slices(rows: list[tuple[bytes, int, int]]) -> Iterator[list[tuple[bytes, int, int]]]:
+    """Yield rows (name, position and length of the record) in order of positions, in slices of bounded bytes."""
+    slice_: list[tuple[bytes, int, int]] = []
+    size = 0
+    for row in sorted(rows, key=itemgetter(1)):
+        if slice_ and size + row[2] > _KEPT_BYTES:
+            yield slice_
+            slice_, size = [], 0
+        slice_.append(row)
+        size += row[2]
+    if slice_:
+        yield slice_

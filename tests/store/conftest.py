@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from store.retention.retention import Retention
 from tests.store import popping
 from tests.store.popping import Bench
 from tests.store.remote.linked import Linked
@@ -29,6 +30,12 @@ def kind_of_store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
             if hasattr(module, "Engine"):
                 monkeypatch.setattr(module, "Engine", Linked)
     return kind
+
+
+@pytest.fixture
+def retention_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let retention run when the test calls it, and not when the log begins a segment."""
+    monkeypatch.setattr(Retention, "segment_begun", lambda _: None)
 
 
 @pytest.fixture

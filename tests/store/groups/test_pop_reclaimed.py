@@ -15,7 +15,7 @@ from store.log.reader import LogReader
 from store.log.segments import segment_name
 from tests.store.popping import CONFIG, DEAD, Bench, Q, message, numbers, payloads, receipts
 
-pytestmark = pytest.mark.any_store
+pytestmark = [pytest.mark.any_store, pytest.mark.usefixtures("retention_on_request")]
 
 
 async def test_reclaimed_messages_are_finished(tmp_path: Path):

@@ -16,7 +16,7 @@ from store.log.writer import Clock
 from tests.store.images import copy_image
 from tests.store.test_engine import append
 
-pytestmark = pytest.mark.any_store
+pytestmark = [pytest.mark.any_store, pytest.mark.usefixtures("retention_on_request")]
 
 SEGMENT = 4096
 HOUR = 3_600_000  # ms

@@ -22,7 +22,7 @@ from store.log.writer import clock_ms
 from tests.store.images import copy_image
 from tests.store.test_engine import append
 
-pytestmark = pytest.mark.any_store
+pytestmark = [pytest.mark.any_store, pytest.mark.usefixtures("retention_on_request")]
 
 SEGMENT = 4096
 HOUR = 3_600_000  # ms
@@ -501,12 +501,12 @@ async def test_a_change_while_retention_copies_loses_nothing(tmp_path: Path, mon
     both, gone = await hold(engine, frame(b"t", FLAG_HELD, clock.now + YEAR, b"kept"), delayed(b"t", clock.now + YEAR))
     await fill(engine)
     clock.now += 2 * HOUR
-    read = engine._reader.records
+    read = engine._reader.each
 
     class Slow:
-        async def records(self, positions: list[int], lengths: list[int]) -> bytes:
-            found = await read(positions, lengths)
-            if positions == [both]:
+        async def each(self, wanted: list[tuple[int, int]]) -> list[bytes | None]:
+            found = await read(wanted)
+            if wanted[0][0] == both:
                 await engine.end_transaction([both], True)
                 await engine.recall([gone])
             return found

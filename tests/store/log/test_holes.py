@@ -16,7 +16,7 @@ from store.log.disk import Disk
 from store.log.reader import LogReader
 from tests.store.moves import enter
 
-pytestmark = pytest.mark.any_store
+pytestmark = [pytest.mark.any_store, pytest.mark.usefixtures("retention_on_request")]
 
 SEGMENT = 4096
 CONFIG = StoreConfig(

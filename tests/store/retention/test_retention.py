@@ -24,6 +24,8 @@ from store.log.reader import LogReader
 from store.views.database.database import Database
 from tests.store.images import copy_image
 
+pytestmark = pytest.mark.usefixtures("retention_on_request")
+
 SEGMENT = 4096
 AGE_MS, BYTES = 60_000, 6 * SEGMENT
 CONFIG = StoreConfig(

@@ -17,6 +17,8 @@ from store.views.database.database import Database
 from store.views.queues.keys import Keys
 from tests.store.test_engine import append
 
+pytestmark = pytest.mark.usefixtures("retention_on_request")
+
 CONFIG = StoreConfig(
     segment_size=4096,
     partitions=1,

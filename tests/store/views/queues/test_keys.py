@@ -22,7 +22,7 @@ from tests.store.images import copy_image
 from tests.store.retention.test_retention import ColdDisk
 from tests.store.test_engine import append
 
-pytestmark = pytest.mark.any_store
+pytestmark = [pytest.mark.any_store, pytest.mark.usefixtures("retention_on_request")]
 
 SEGMENT = 4096
 CONFIG = StoreConfig(
