@@ -1,8 +1,8 @@
 """Reads records from the tail cache or the segments. It checks the CRC of each record from a segment.
 
-A small read that the page cache can answer stays on the loop. A large one, and one that needs the device, runs in a
-thread, which checks and copies the records as well: a client that reads the past must not delay the others. At most
-`max_reads` reads are in threads at a time. Threads hold the GIL for a few microseconds for each piece that they read.
+A small read that the page cache can answer stays on the loop. One that needs the device runs in a thread. A large read
+runs in a thread too, which also checks and copies the records: a client that reads the past must not delay the others.
+At most `max_reads` reads are in threads at a time. They hold the GIL for a few microseconds for each piece.
 """
 
 import asyncio
