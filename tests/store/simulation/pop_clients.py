@@ -155,11 +155,17 @@ class PopClients:
         delay = self._rng.choice((None, 0, 1000, 30_000))
         delays = self._config.retry_delays_s
         untils = {}
+        again: list[tuple[Receipts, int]] = []
+        failed: list[tuple[Receipts, int | None]] = []
         for key, out in outs:
             own = int(delays[min(out.deliveries, len(delays)) - 1] * 1000) if delay is None else delay
             untils[key] = out.until, self._clock.now() + own
+            if delay is None and out.deliveries < self._config.max_deliveries:
+                failed.append((_receipts(key, out), None))
+            else:
+                again.append((_receipts(key, out), own))
             out.until = min(out.until, self._clock.now() + own)
-        stale = await engine.settle(group, [], [(_receipts(key, out), delay) for key, out in outs])
+        stale = await engine.settle(group, [], again, failed=failed)
         for key, out in outs:
             before, until = untils[key]
             if self._is_stale(key, replace(out, until=before), stale):
