@@ -291,7 +291,9 @@ class PopDecision:
         self, queues: list[QueueDecision], runs: list[tuple[bytes, int, int]], refs: list[bytes]
     ) -> None:
         """Lease new messages of these queues where some have left the log."""
-        is_all = sum([wanted for _, _, wanted in runs]) < self._records
+        planned = sum([wanted for _, _, wanted in runs])
+        before_all = self._records
+        is_all = planned < before_all
         for i in range(len(queues)):
             if not self._has_room:
                 return
@@ -310,7 +312,7 @@ class PopDecision:
             before = self._records
             behind, _ = self._lease(queue, first, 1, packed)
             self._go_on(queue, before - self._records, behind)
-        if not is_all and self._has_room:
+        if self._has_room and (not is_all or (self.is_limited and before_all - self._records < planned)):
             self._is_cut_short = True  # there may be messages in place of those that left the log
 
     def _lease_selected(

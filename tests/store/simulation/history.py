@@ -303,7 +303,9 @@ class History:
             await self._learn(engine)
             is_kept = not self.reclaiming.may_go(begin, self.truth.end, now, self.truth.model)
             assert is_kept, "retention left what may go"
-        oldest = int.from_bytes(engine._database.get(b"moldest") or b"", "big")
+        async with engine._retention._one:  # not in the middle of a check that a new segment has started
+            begin = checks.log_begin(engine)
+            oldest = int.from_bytes(engine._database.get(b"moldest") or b"", "big")
         generation_bytes = self.config.segment_size * self.config.generation_segments
         assert oldest == begin // generation_bytes, "the index of what is gone is there"
 
