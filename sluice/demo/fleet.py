@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import orjson
-from paho.mqtt.client import Client, ConnectFlags, MQTTMessage
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -45,27 +45,37 @@ class Device:
         self.answered = 0
         self._unacked: deque[tuple[int, int]] = deque()  # message ids of paho and sequence numbers
         self._acked_ids: set[int] = set()
+        self._is_resending = False  # since a connection ended
         self._client = Client(CallbackAPIVersion.VERSION2, data.device, clean_session=False)
         self._client.max_inflight_messages_set(_WINDOW)
         self._client.reconnect_delay_set(_RECONNECT_SECONDS, _RECONNECT_SECONDS)
         self._client.on_connect = self._on_connect
+        self._client.on_disconnect = self._on_disconnect
         self._client.on_publish = self._on_publish
         self._client.on_message = self._on_message
         self._client.connect_async("127.0.0.1", port, keepalive=30)
         self._client.loop_start()
 
     def send_until(self, after: float) -> None:
-        """Send the readings that are due when the replay clock shows `after`, and count acknowledgements."""
+        """Count acknowledgements, and send the readings that are due when the replay clock shows `after`.
+
+        After a broken connection, nothing is sent before paho has resent everything: it sends a new message as soon as
+        it has a socket, which would overtake the others.
+        """
+        while self._unacked and self._unacked[0][0] in self._acked_ids:
+            message_id, seq = self._unacked.popleft()
+            self._acked_ids.discard(message_id)
+            self.acked.add(seq)
+        if self._is_resending:
+            if self._unacked or not self._client.is_connected():
+                return
+            self._is_resending = False
         readings = self.data.readings
         while self.sent < len(readings) and readings[self.sent].after <= after:
             reading = readings[self.sent]
             info = self._client.publish(self.data.topic, self.data.payload(reading, time.time()), qos=1)
             self._unacked.append((info.mid, reading.seq))
             self.sent += 1
-        while self._unacked and self._unacked[0][0] in self._acked_ids:
-            message_id, seq = self._unacked.popleft()
-            self._acked_ids.discard(message_id)
-            self.acked.add(seq)
 
     def close(self) -> None:
         self._client.disconnect()
@@ -80,6 +90,11 @@ class Device:
             self.resent += min(_WINDOW, len(self._unacked))
         self.connects += 1
         client.subscribe(f"commands/{self.data.device}", 1)
+
+    def _on_disconnect(
+        self, _client: Client, _data: object, _flags: DisconnectFlags, _reason: ReasonCode, _: Properties | None
+    ) -> None:
+        self._is_resending = True
 
     def _on_publish(
         self, _client: Client, _data: object, message_id: int, _reason: ReasonCode, _: Properties | None

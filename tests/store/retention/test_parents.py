@@ -18,7 +18,7 @@ from store.errors import NoSuchMessage, OffsetOutOfRange
 from store.views.queues.begins import Floors
 from tests.store.moves import enter
 
-pytestmark = pytest.mark.any_store
+pytestmark = [pytest.mark.any_store, pytest.mark.usefixtures("retention_on_request")]
 
 SEGMENT = 4096
 COMMON_S, AGES_S = 60, {b"brief": 20, b"long": 200, b"ever": 0}
