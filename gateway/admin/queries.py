@@ -9,7 +9,7 @@ class WrongRequest(Exception):
     """The request is invalid. The message is for the user."""
 
 
-class Queries(ABC):
+class AdminQueries(ABC):
     """Queries by name."""
 
     @property

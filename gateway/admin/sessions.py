@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from heapq import nsmallest
 from typing import Any, Final, Protocol
 
-from gateway.admin.queries import Queries, WrongRequest
+from gateway.admin.queries import AdminQueries, WrongRequest
 from gateway.connection.connection import Connection
 from gateway.session.drop_counters import DropCounters, OfflineDropCounters
 from gateway.session.queue_cursor import QueueCursor
@@ -44,7 +44,7 @@ class SessionDirectory(Protocol):
     async def remove(self, client_id: bytes) -> bool: ...
 
 
-class SessionQueries(Queries):
+class SessionQueries(AdminQueries):
     """Lists, shows, disconnects and removes sessions."""
 
     def __init__(self, store: Store, sessions: SessionDirectory) -> None:

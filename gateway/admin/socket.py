@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from gateway.admin.queries import Queries, WrongRequest
+from gateway.admin.queries import AdminQueries, WrongRequest
 from gateway.admin.sessions import SessionDirectory, SessionQueries
 from gateway.admin.users_and_rules import Administration
 from gateway.net.bounded_http import BoundedHttp
@@ -79,7 +79,7 @@ class AdminFront:
         return await _answer(self._session_queries, request)
 
 
-async def _answer(queries: Queries, request: web.Request) -> web.Response:
+async def _answer(queries: AdminQueries, request: web.Request) -> web.Response:
     try:
         found = await queries.answer(request.match_info["question"], await request.json())
     except (WrongRequest, ValueError) as error:

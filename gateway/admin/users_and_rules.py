@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from gateway.admin.acl_check import UnusableName, published_topic, subscribed_filter
-from gateway.admin.queries import Queries, WrongRequest
+from gateway.admin.queries import AdminQueries, WrongRequest
 from gateway.auth.permissions import CLIENT_ID, USER_NAME, RuleBook
 from gateway.auth.scram import MAX_ITERATIONS, MIN_ITERATIONS
 from gateway.broker.append import append
@@ -25,7 +25,7 @@ _KEY_SIZE: Final = 32  # bytes
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "both": (True, True)}
 
 
-class Administration(Queries):
+class Administration(AdminQueries):
     """Changes and lists users and rules."""
 
     def __init__(self, store: Store, end_session: Callable[[bytes], Awaitable[object]] | None = None) -> None:
