@@ -135,10 +135,6 @@ class Engine(Queries):
         self._is_discarded = self._writer.epoch == 1 and not self._log.end and not self._log.pending_bytes
         await self.close()
 
-    async def enforce_retention(self) -> None:
-        """Reclaim expired segments now instead of at the next check. Raises `StoreError` and OSError."""
-        await self._retention.enforce()
-
     async def stage(self, folder: Path) -> Staged:
         """Snapshot the store into `views` and `log` of `folder`, which is empty and on the data folder's file system.
 

@@ -72,11 +72,6 @@ class GroupService:
         self._error: StoreError | None = None  # why no record is committed any more: early leases never will be
         self._delays_ms = [int(delay * 1000) for delay in config.retry_delays_s]
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the fold's state is all there is."""
-        return self._uncommitted.is_empty and not self._locks
-
     async def pop(self, request: PopRequest) -> PopResult:
         """See `store.api.GroupStore.pop`."""
         _check_ms(request.invisible_ms)

@@ -198,10 +198,6 @@ class UncommittedQueues:
         self._by_key: dict[Key, Uncommitted] = {}
         self._turn = 0  # counts the decisions that leased out something new
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._by_key
-
     def open(self, group: bytes, queues: Iterable[bytes]) -> list[QueueDecision]:
         """A decision to be made about each of these queues."""
         names = list(queues)

@@ -42,5 +42,5 @@ def retention_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = await Bench(tmp_path / "data").open()
     yield bench
-    assert bench.engine._groups.is_idle
+    assert bench.is_idle
     await bench.engine.close()

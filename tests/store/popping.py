@@ -65,6 +65,12 @@ class Bench:
         await self.engine.close()
         await self.open()
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing that the groups decided waits to be committed, and no group is being reset or removed."""
+        groups = self.engine._groups
+        return not groups._uncommitted._by_key and not groups._locks
+
     async def append(self, *frames: bytes) -> Appended:
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self.engine.append(list(frames), answer.set_result)

@@ -304,7 +304,7 @@ async def test_views_of_another_version_are_folded_anew_where_that_can_be(tmp_pa
     engine = await Engine.open(tmp_path, config)
     for i in range(20):
         await append(engine, message(b"a/b", b"%d" % i * 400))
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     await engine.close()
     database = Database(tmp_path / "views", 0)
     row = database.get(b"mcheckpoint")

@@ -43,7 +43,7 @@ async def with_holes(node: Node) -> list[int]:
             enter(engine, b"home/t", 0, 52)
         else:
             await publish(node, b"home/t", b"%d" % offset)
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert engine.stats().log_begin > 0
     return [3, 4, 6, 7, 9]
 

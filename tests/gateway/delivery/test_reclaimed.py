@@ -34,7 +34,7 @@ async def publish(node: Node, count: int) -> None:
 async def reclaim(node: Node) -> tuple[int, int]:
     """The bounds that are left of the partition."""
     assert node._engine is not None
-    await node._engine.enforce_retention()
+    await node._engine._retention.enforce()
     bounds = await node._engine.bounds(partition_queue(b"home", 0))
     assert 0 < bounds.begin < bounds.end
     return bounds.begin, bounds.end

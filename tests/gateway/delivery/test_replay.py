@@ -495,7 +495,7 @@ async def test_a_log_that_cannot_be_read_closes_the_connection(
 async def test_reclaimed_messages_of_a_replay_are_counted(make_node: MakeNode) -> None:
     node = await make_node(store__segment_size=80 << 10, mqtt__max_packet_size=8000, store__retention_bytes=1)
     await publish(node, b"a/b", *[b"%d" % i + b"." * 2000 for i in range(100)])
-    await engine_of(node).enforce_retention()
+    await engine_of(node)._retention.enforce()
     begin = (await engine_of(node).bounds(b"ta/b")).begin
     assert begin > 0
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
@@ -523,7 +523,7 @@ async def test_retention_overtakes_a_replay(make_node: MakeNode, stays: bool) ->
     if not stays:
         await client.drop()
     await publish(node, b"a/b", *[b"%d" % i + b"." * 900 for i in range(3, 203)])
-    await engine_of(node).enforce_retention()
+    await engine_of(node)._retention.enforce()
     assert engine_of(node).stats().log_begin > history_end.end
     begin = (await engine_of(node).bounds(b"ta/b")).begin
     assert 3 < begin < 203
@@ -545,7 +545,7 @@ async def test_a_replay_leaves_out_messages_beyond_the_age_of_their_parent(make_
     async with patience():
         while await engine.retention_floor(b"young") <= engine._views.store_time:
             await asyncio.sleep(0.1)
-            await engine.enforce_retention()
+            await engine._retention.enforce()
     await publish(node, b"young/t", b"2")
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     await replay(client, b"#", b"earliest")

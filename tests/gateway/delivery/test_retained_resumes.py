@@ -247,7 +247,7 @@ async def test_a_value_on_its_way_that_is_reclaimed_meanwhile_is_counted_for_the
     for number in range(200):
         await publisher.publish(b"other", bytes(900), 1, number + 1)
     assert node._engine is not None
-    await node._engine.enforce_retention()
+    await node._engine._retention.enforce()
     client = await come(node, 2)
     (message,) = await client.take(1)  # the values are kept, and what is still owed of them comes
     assert message.topic == TOPICS[2]

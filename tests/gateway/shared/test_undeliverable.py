@@ -114,7 +114,7 @@ async def test_messages_that_retention_removed_are_counted(make_node: MakeNode) 
     await client.disconnect()
     await publish(node, b"t/x", *[b"%03d" % number + bytes(400) for number in range(800)])
     assert node._engine is not None
-    await node._engine.enforce_retention()
+    await node._engine._retention.enforce()
     client = await durable(node)
     left = 0
     async with patience():

@@ -174,7 +174,7 @@ async def test_a_copy_of_a_message_expires_when_the_message_would(
     await publisher.publish(b"$delayed/3/t", b"later", 1, 1, False, expiry)
     for _ in range(30):
         await publisher.publish(b"noise", b"." * 7000)
-    await engine_of(node).enforce_retention()
+    await engine_of(node)._retention.enforce()
     assert engine_of(node).stats().log_begin > 0
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     await client.subscribe((b"t", 1))

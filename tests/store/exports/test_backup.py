@@ -70,7 +70,7 @@ async def test_a_store_goes_on_while_a_backup_takes_its_time(store: Filled, tmp_
     with stage(store.path) as folder:
         staged = await store.engine.stage(folder)
         await store.fill(200)
-        await store.engine.enforce_retention()
+        await store.engine._retention.enforce()
         assert store.engine.stats().log_begin > staged.position
         back_up_staged(store.path, folder, staged, tmp_path / "backup", CopyOptions(may_link=False))
     frames, engine = await opened(tmp_path / "backup")
@@ -82,7 +82,7 @@ async def test_a_store_goes_on_while_a_backup_takes_its_time(store: Filled, tmp_
 async def test_a_backup_of_a_store_that_retention_shortened(store: Filled, tmp_path: Path):
     frames = await store.frames()
     store.engine._retention._expiry._bytes = 3 * SIZE
-    await store.engine.enforce_retention()
+    await store.engine._retention.enforce()
     manifest = (await back_up(store, tmp_path / "backup")).manifest
     assert manifest.begin == store.engine.stats().log_begin > 0
     found, engine = await opened(tmp_path / "backup")
@@ -95,7 +95,7 @@ async def test_retention_waits_for_a_stage_and_a_stage_for_retention(store: Fill
     store.engine._retention._expiry._bytes = 1
     with stage(store.path) as folder:
         staging = asyncio.ensure_future(store.engine.stage(folder))
-        taking = asyncio.ensure_future(store.engine.enforce_retention())
+        taking = asyncio.ensure_future(store.engine._retention.enforce())
         staged = await staging
         await taking
         made = back_up_staged(store.path, folder, staged, tmp_path / "backup", CopyOptions())

@@ -40,7 +40,7 @@ async def moment(tmp_path: Path) -> tuple[Until, int, Clock]:
     await append(engine, frame(b"new", FLAG_RETAIN, payload=b"also"))
     until = Until(position=engine.stats().log_end)
     await fill(engine)
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert handle < engine.stats().log_begin < older
     await back_up(engine, tmp_path / "newer")
     await engine.close()

@@ -92,7 +92,7 @@ async def test_a_snapshot_does_not_change_with_the_store(store: Filled):
     snapshot = await Snapshot.open(store.path)
     store.engine._retention._expiry._bytes = 1
     await store.fill(200)
-    await store.engine.enforce_retention()
+    await store.engine._retention.enforce()
     assert store.engine.stats().log_begin > snapshot.position
     await check_state(snapshot, frames, Random(1))
     await snapshot.close()
@@ -138,7 +138,7 @@ async def test_older_backups_reach_back_where_the_log_is_not_whole(tmp_path: Pat
             back_up_staged(store.path, folder, await store.engine.stage(folder), tmp_path / f"{number}", CopyOptions())
     frames = await store.frames()
     store.engine._retention._expiry._bytes = store.engine.stats().log_end - positions[0] + SIZE
-    await store.engine.enforce_retention()
+    await store.engine._retention.enforce()
     assert 0 < store.engine.stats().log_begin <= positions[0]
     await store.engine.close()
     wanted = max(at for at in (record.position_of(frame, 0) for frame in frames) if at < positions[2])

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.any_store
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = await Bench(tmp_path / "data").open()
     yield bench
-    assert bench.engine._groups.is_idle
+    assert bench.is_idle
     await bench.engine.close()
 
 

@@ -38,7 +38,7 @@ async def test_messages_of_a_pending_pop_are_not_leased_again(bench: Bench):
     bench.now += 10_000
     settling = asyncio.create_task(bench.engine.settle(b"g", [Receipts(Q, 0, 1, 1)]))
     await asyncio.sleep(0)
-    assert not bench.engine._groups.is_idle
+    assert not bench.is_idle
     popped = await bench.pop()  # the lease of 0 is over, but its end is under way
     assert payloads(popped.runs) == numbers(1)
     assert await settling == []
@@ -84,10 +84,10 @@ async def test_a_refused_pop_takes_nothing(bench: Bench, monkeypatch):
     for _ in range(2):
         with pytest.raises(StoreBusy):
             await bench.pop(records=3)
-        assert bench.engine._groups.is_idle
+        assert bench.is_idle
     waiting = asyncio.create_task(bench.engine.settle(b"g", [Receipts(Q, 0, 1, 1)]))
     await asyncio.sleep(0)
-    assert bench.engine._groups.is_idle
+    assert bench.is_idle
     refusal.clear()
     popped = await bench.pop(records=3)
     assert payloads(popped.runs) == numbers(0, 1, 2)
@@ -128,7 +128,7 @@ async def test_a_failed_log_leaves_nothing_under_way(bench: Bench):
     bench.engine._log.fail(OSError("gone"))
     for answer in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(answer, StoreError)
-    assert bench.engine._groups.is_idle
+    assert bench.is_idle
 
 
 @pytest.mark.engine_only
@@ -147,7 +147,7 @@ async def test_a_pop_that_cannot_be_decided_takes_nothing(bench: Bench, monkeypa
                 patch.setattr(bench.engine._views, "references", fail)
             with pytest.raises(ViewsDamaged if fault == "views" else ValueError):
                 await bench.pop(Q, topic_queue(b"\xff") if fault == "name" else OTHER)
-        assert bench.engine._groups.is_idle
+        assert bench.is_idle
     assert payloads((await bench.pop(records=3)).runs) == numbers(0, 1, 2)
 
 

@@ -81,7 +81,7 @@ async def _use(bench: Bench, history: list[tuple]) -> None:  # type: ignore[type
             model.published += args[0]
         elif name == "pop":
             records, invisible, most, early = args
-            if not bench.engine._groups.is_idle:  # what is under way cannot be leased out again
+            if not bench.is_idle:  # what is under way cannot be leased out again
                 await bench.append(GroupOffsetsCommitted(b"a", {0: 1}).frame(b"other"))
             popped = await bench.pop(records=records, invisible=invisible, most=most, early=early)
             expected = model.pop(bench.now, records, bench.now + invisible, most)
@@ -105,7 +105,7 @@ async def _use(bench: Bench, history: list[tuple]) -> None:  # type: ignore[type
             await bench.reopen()
         elif name == "checkpoint":
             bench.engine._checkpoint()
-        if bench.engine._groups.is_idle:
+        if bench.is_idle:
             await _compare(bench, model)
         else:
             assert name not in {"publish", "reset", "remove", "reopen"}  # which wait for all before them

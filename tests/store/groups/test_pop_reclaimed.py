@@ -25,7 +25,7 @@ async def test_reclaimed_messages_are_finished(tmp_path: Path):
     await bench.pop(records=3, invisible=1)
     await bench.pop(records=1, invisible=1_000)
     await bench.pop(group=b"h", records=40, invisible=1)
-    await bench.engine.enforce_retention()
+    await bench.engine._retention.enforce()
     begin = (await bench.engine.bounds(Q)).begin
     assert 4 < begin < 40
     state = (await bench.lag())[Q]
@@ -41,7 +41,7 @@ async def test_reclaimed_messages_are_finished(tmp_path: Path):
 
 
 def reclaiming(path: Path, segment_size: int) -> Bench:
-    """Of which `enforce_retention` leaves a segment or two."""
+    """Of which retention leaves a segment or two."""
     bounds = replace(CONFIG, segment_size=segment_size, retention_bytes=segment_size, retention_check_s=1e6)
     return Bench(path, replace(bounds, generation_segments=1))
 
@@ -67,7 +67,7 @@ async def test_dead_letters_that_are_gone_before_their_neighbours_are_passed_ove
     await give_up(bench, 3)
     assert await bench.take(DEAD, records=4, invisible=1) == numbers(38, 39, 0, 1)
     bench.now += 1
-    await bench.engine.enforce_retention()
+    await bench.engine._retention.enforce()
     await bench.fill(1)
     await bench.pop(records=1, invisible=1)
     bench.now += 1
@@ -88,7 +88,7 @@ async def test_many_records_that_are_gone_are_passed_over_in_several_pops(tmp_pa
     await give_up(bench, 1)
     bench.now += 1
     await give_up(bench, 5_000)
-    await bench.engine.enforce_retention()
+    await bench.engine._retention.enforce()
     await bench.append(message(5_001))
     await bench.pop(records=1, invisible=0)
     await give_up(bench, 1)
@@ -109,14 +109,14 @@ async def test_messages_reclaimed_during_a_read_are_finished(tmp_path: Path, mon
     frames = LogReader.frames
 
     async def slowly(reader: LogReader, refs: bytes, without: int = 0) -> bytes:
-        await bench.engine.enforce_retention()
+        await bench.engine._retention.enforce()
         return await frames(reader, refs, without)
 
     monkeypatch.setattr(LogReader, "frames", slowly)
     popped = await bench.pop()
     begin = (await bench.engine.bounds(Q)).begin
     assert payloads(popped.runs) == numbers(*range(begin, 41))
-    while not bench.engine._groups.is_idle or (await bench.lag())[Q] != (begin, 41, 41 - begin, 41 - begin):
+    while not bench.is_idle or (await bench.lag())[Q] != (begin, 41, 41 - begin, 41 - begin):
         await bench.append(message(0, b"a/c"))
     await bench.engine.close()
 
@@ -148,7 +148,7 @@ async def test_reclaimed_messages_that_were_not_finished_are_counted(tmp_path: P
     (mine,) = receipts(await bench.pop(records=20))
     await bench.engine.settle(b"g", [Receipts(Q, 0, 5, 1)], [(Receipts(Q, 5, 15, 1), 0)])
     await bench.append(*(message(number, b"a/c", size=1_000) for number in range(400)))
-    await bench.engine.enforce_retention()
+    await bench.engine._retention.enforce()
     counts = [(await bench.pop()).reclaimed for _ in range(3)]
     await bench.append(message(50))
     last = await bench.pop()

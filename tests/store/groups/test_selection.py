@@ -45,7 +45,7 @@ class Bench(PopBench):
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     bench = await Bench(tmp_path / "data", replace(CONFIG, partitions=1, segment_size=1 << 20)).open()
     yield bench
-    assert bench.engine._groups.is_idle
+    assert bench.is_idle
     await bench.engine.close()
 
 

@@ -161,7 +161,7 @@ async def run(path: Path, history: list[object]) -> None:
         elif step == "later":
             model.now += HOUR // 2
         elif step == "retain":
-            await engine.enforce_retention()
+            await engine._retention.enforce()
         else:
             engine = await again(engine, path / str(number + 1), step == "crash")
         await engine.release_due()
@@ -211,7 +211,7 @@ async def again(engine: Engine, folder: Path, crash: bool) -> Engine:
 async def opened(folder: Path, clock: Clock) -> Engine:
     engine = await Engine.open(folder, CONFIG, clock=clock)
     for _ in range(2):  # around the look that retention begins with, so that it comes in no step of the test's
-        await engine.enforce_retention()
+        await engine._retention.enforce()
     return engine
 
 

@@ -414,7 +414,7 @@ async def test_a_year_of_delay_with_an_hour_of_retention(tmp_path: Path):
     for kill in (False, True, False):
         await fill(engine)
         clock.now += 2 * HOUR
-        await engine.enforce_retention()
+        await engine._retention.enforce()
         assert engine.stats().log_begin > rolled_back
         assert [int.from_bytes(key[1:], "big") for key in rows(engine, b"b")] == handles
         engine = await reopen(engine, clock, kill)
@@ -455,7 +455,7 @@ async def test_messages_by_record_and_by_copy_keep_their_order(tmp_path: Path, m
     await hold(engine, *[delayed(b"d", clock.now + 3 * HOUR + i, b"%d" % i + bytes(200)) for i in range(0, 20, 2)])
     await fill(engine, 4)
     clock.now += 2 * HOUR
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert len(rows(engine, b"b")) == 20
     new = await hold(engine, *[frame(b"t", FLAG_HALF, payload=b"%d" % i + bytes(200)) for i in range(1, 20, 2)])
     await hold(engine, *[delayed(b"d", clock.now + HOUR + i, b"%d" % i + bytes(200)) for i in range(1, 20, 2)])
@@ -480,14 +480,14 @@ async def test_a_retained_value_that_came_late_is_kept_too(tmp_path: Path):
     await hold(engine, delayed(b"late", clock.now + HOUR // 2 + 2, b"value", FLAG_RETAIN))
     await fill(engine, 3)
     clock.now += HOUR // 2 + 1
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     begin = engine.stats().log_begin
     assert begin > 0
     clock.now += 1
     await engine.release_due()
     assert rows(engine, b"b") == []
     clock.now += HOUR
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert engine.stats().log_begin > begin
     values = await engine.retained(b"#", None, 9)
     assert [record.decode(value.frame, 0)[6] for value in values] == [b"value"]
@@ -513,7 +513,7 @@ async def test_a_change_while_retention_copies_loses_nothing(tmp_path: Path, mon
 
     monkeypatch.setattr(engine._retention, "_reader", Slow())
     monkeypatch.setattr(Slow, "chunk", engine._reader.chunk, raising=False)
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert engine.stats().log_begin > gone
     assert [int.from_bytes(key[1:], "big") for key in rows(engine, b"b")] == [both]
     clock.now += YEAR
@@ -542,9 +542,9 @@ async def test_a_released_message_can_be_read_at_once(tmp_path: Path):
         await fill(engine)
         clock.now += HOUR + 1
         ends = [engine.end_transaction([half], True) for half in halves]
-        missing = await asyncio.gather(engine.enforce_retention(), engine.release_due(), *ends)
+        missing = await asyncio.gather(engine._retention.enforce(), engine.release_due(), *ends)
         assert missing[2:] == [[]] * 20
-        await engine.enforce_retention()
+        await engine._retention.enforce()
     assert len(entered) == len(set(entered)) == 400
     assert engine.stats().log_begin > 0
     assert rows(engine, b"b") == []
@@ -595,7 +595,7 @@ async def test_retention_waits_for_what_is_on_its_way_to_enter(tmp_path: Path, m
     disk.free.clear()
     firing = asyncio.ensure_future(engine.release_due())
     await disk.waits.wait()
-    retaining = asyncio.ensure_future(engine.enforce_retention())
+    retaining = asyncio.ensure_future(engine._retention.enforce())
     assert await reached.get() == "waits"
     disk.free.set()
     await firing
@@ -637,7 +637,7 @@ async def test_a_half_leaves_room_for_its_copy(tmp_path: Path):
     await hold(engine, delayed(b"t", clock.now + YEAR, bytes(room - 8)))
     await fill(engine)
     clock.now += YEAR
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert len(rows(engine, b"b")) == 2
     assert await engine.end_transaction([half], True) == []
     await engine.release_due()
@@ -654,7 +654,7 @@ async def test_the_copy_of_a_large_message_finds_room(tmp_path: Path):
     (half,) = await hold(engine, frame(b"t", FLAG_HALF, payload=bytes(largest)))
     await fill(engine, size=1500)
     clock.now += 2 * HOUR
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert len(rows(engine, b"b")) == 1
     engine.append([control.SessionOpened(1, 1, True).frame(b"c")], lambda _: None)
     assert await engine.end_transaction([half], True) == []

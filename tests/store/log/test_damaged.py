@@ -431,7 +431,7 @@ async def test_retention_takes_a_damaged_log_too(tmp_path: Path):
         edit(path, (last - 1) * SEGMENT, bytes(60))
         config = replace(TOLD if told else CONFIG, retention_bytes=SEGMENT)
         engine = await Engine.open(path, config)
-        await engine.enforce_retention()
+        await engine._retention.enforce()
         assert engine.stats().log_begin == (last - 1) * SEGMENT
         left = [entry for entry in intact(path, frames) if entry[0] >= (last - 1) * SEGMENT]
         if told:
@@ -464,7 +464,7 @@ async def test_a_segment_is_removed_by_age_though_the_next_begins_with_damage(tm
         await append(engine, message(number, 500))
     edit(path, SEGMENT, bytes(60))
     now += 40_000
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert engine.stats().log_begin == 2 * SEGMENT
     await engine.close()
 

@@ -143,7 +143,7 @@ async def test_messages_that_entered_late_go_before_their_neighbours(tmp_path: P
             await history.release(11)  # into the memory of a queue whose index is gone in part
             await history.publish(b"behind")
         await history.other(3)
-        await engine.enforce_retention()
+        await engine._retention.enforce()
         await history.check()
         seen.add(engine.stats().log_begin)
     assert len(seen) > 2
@@ -165,7 +165,7 @@ async def test_a_run_of_holes_longer_than_is_stepped_over_at_once(tmp_path: Path
     for _ in range(70_000):
         enter(engine, b"t", position, length)
     await history.publish(b"behind")
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     bounds = await engine.bounds(QUEUE)
     assert 0 < bounds.begin < 70_000 < bounds.end == 70_001
     fetched = await engine.fetch(QUEUE, bounds.begin, 1, 1 << 20)
@@ -190,7 +190,7 @@ async def test_a_record_reclaimed_in_the_middle_of_a_read(tmp_path: Path, monkey
         nonlocal late
         if late and position == history.held[0][0]:
             late = False
-            await engine.enforce_retention()
+            await engine._retention.enforce()
         return await from_device(reader, position, length)
 
     monkeypatch.setattr(Disk, "read_cached", lambda *_: False)

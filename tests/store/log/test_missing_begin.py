@@ -30,7 +30,7 @@ async def fill(path: Path, count: int = 80, config: StoreConfig = CONFIG) -> int
     engine = await Engine.open(path, config)
     for number in range(0, count, 5):
         await append(engine, *map(message, range(number, number + 5)))
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     begin = engine.stats().log_begin
     await engine.close()
     return begin

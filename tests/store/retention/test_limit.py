@@ -87,7 +87,7 @@ async def test_retained_values_are_copied_with_a_read_for_many(tmp_path: Path, m
     monkeypatch.setattr(loop, "run_in_executor", counted)
     for _ in range(12):
         await append(engine, message(b"other", SEGMENT // 2))
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert engine.stats().log_begin > 2 * SEGMENT
     assert calls < count // 5
     monkeypatch.undo()

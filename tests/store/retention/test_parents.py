@@ -84,7 +84,7 @@ class Log:
         return age > 0 and time < self.now - age * 1000
 
     async def retain(self) -> None:
-        await self.engine.enforce_retention()
+        await self.engine._retention.enforce()
         self.looked = self.now
         end = self.engine.stats().log_end
         while self.begin + SEGMENT <= (end - 1) // SEGMENT * SEGMENT:
@@ -224,13 +224,13 @@ async def test_the_cost_does_not_grow_with_queues_and_is_bounded_with_parents(tm
         return has_entered(*arguments)
 
     monkeypatch.setattr(type(log.engine._views), "has_entered", counted)
-    await log.engine.enforce_retention()
+    await log.engine._retention.enforce()
     begin = log.engine.stats().log_begin
     assert begin >= 6 * SEGMENT
     assert asked <= (begin // SEGMENT + 1) * log.engine.partitions * parents
     before, asked = asked, 0
     for _ in range(5):
-        await log.engine.enforce_retention()
+        await log.engine._retention.enforce()
     assert asked <= 5 * log.engine.partitions  # the parent that kept the segment last is asked first
     assert before > asked / 5
     await log.engine.close()
@@ -244,7 +244,7 @@ async def test_the_cost_does_not_grow_with_queues_and_is_bounded_with_parents(tm
         await log.publish(b"brief/1", 1500)
     log.now += 60_000
     await log.publish(b"brief/1", 1)
-    await log.engine.enforce_retention()
+    await log.engine._retention.enforce()
     assert log.engine.stats().log_begin == 0
     await log.engine.close()
 
@@ -258,7 +258,7 @@ async def test_messages_beyond_their_age_are_not_found_and_retained_values_stay(
     log.now += 30_000
     (new,) = (await append(log.engine, frame(b"brief/1", b"new", 0, key))).positions
     assert (await log.engine.by_key(b"brief", b"k", None, 10, 1 << 20)).count == 2
-    await log.engine.enforce_retention()
+    await log.engine._retention.enforce()
     found = await log.engine.by_key(b"brief", b"k", None, 10, 1 << 20)
     assert [record.position_of(found.data, start) for start in record.split(found.data)] == [new]
     assert (await log.engine.by_key(b"ever", b"k", None, 10, 1 << 20)).count == 1
@@ -284,7 +284,7 @@ async def test_queues_of_many_parents_skip_what_is_too_old(tmp_path: Path):
     await append(log.engine, frame(b"brief/2", b"young"))
     position, _, _ = log.records[1]
     moved = enter(log.engine, b"brief/1", position, 48 + len(b"brief/1") + 1)
-    await log.engine.enforce_retention()
+    await log.engine._retention.enforce()
     queue = filter_queue(b"#")
     found, offset = [], 0
     while (fetched := await log.engine.fetch(queue, offset, 100, 1 << 20)).count:
@@ -313,9 +313,9 @@ async def test_floors_do_not_go_back_with_the_clock(tmp_path: Path):
     await log.publish(b"brief/1", 1)
     log.now += 30_000
     await log.publish(b"brief/1", 1)
-    await log.engine.enforce_retention()
+    await log.engine._retention.enforce()
     log.now -= 25_000
-    await log.engine.enforce_retention()
+    await log.engine._retention.enforce()
     assert (await log.engine.bounds(topic_queue(b"brief/1"))).begin == 1
     await log.engine.close()
 
@@ -334,11 +334,11 @@ async def test_a_message_that_was_held_stays_as_long_as_its_parent_wants(tmp_pat
         await append(log.engine, frame(b"brief/1", bytes(2000)))
     log.now += 3_600_000
     await append(log.engine, frame(b"brief/1", b""))
-    await log.engine.enforce_retention()
+    await log.engine._retention.enforce()
     fetched = await log.engine.fetch(topic_queue(b"ever"), 0, 1, 1 << 20)
     assert record.decode(fetched.data, 0)[6] == b"late"
     await log.reopen()
-    await log.engine.enforce_retention()
+    await log.engine._retention.enforce()
     assert (await log.engine.fetch(topic_queue(b"ever"), 0, 1, 1 << 20)).count == 1
     await log.engine.close()
 
@@ -362,7 +362,7 @@ async def test_a_message_that_enters_while_others_are_kept_has_its_segment_stay(
     monkeypatch.setattr(retention, "_keep_all", after_its_time_came)
     log.now += 3_600_000
     await append(log.engine, frame(b"brief/1", b""))
-    await log.engine.enforce_retention()
+    await log.engine._retention.enforce()
     assert log.engine.stats().log_begin == 0
     assert (await log.engine.fetch(topic_queue(b"ever"), 0, 1, 1 << 20)).count == 1
     await log.engine.close()

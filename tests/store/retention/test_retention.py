@@ -146,7 +146,7 @@ async def run(path: Path, history: list[object]) -> None:
         elif step == "later":
             model.now += AGE_MS // 2
         elif step == "retain":
-            await engine.enforce_retention()
+            await engine._retention.enforce()
             model.retain()
             await model.check(engine)
         else:
@@ -158,7 +158,7 @@ async def run(path: Path, history: list[object]) -> None:
 
 async def again(engine: Engine, path: Path, number: int, crash: bool, clock: Callable[[], int]) -> Engine:
     """The store opened again, after a clean close or on what a kill leaves."""
-    await engine.enforce_retention()  # so that nothing is removed while the image is made
+    await engine._retention.enforce()  # so that nothing is removed while the image is made
     folder = path / str(number + 1)
     if crash:
         copy_image(engine._folder.path, folder)
@@ -166,7 +166,7 @@ async def again(engine: Engine, path: Path, number: int, crash: bool, clock: Cal
     if not crash:
         engine._folder.path.rename(folder)
     engine = await Engine.open(folder, CONFIG, clock=clock)
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     return engine
 
 
@@ -186,7 +186,7 @@ async def test_a_queue_keeps_its_end_when_its_last_entry_is_gone(tmp_path: Path)
         await append(engine, [frame(name, 1)] * 3)
     for _ in range(20):
         await append(engine, [frame(b"other", 3000)])
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert engine.stats().log_begin > 2 * 2 * SEGMENT
     for _ in range(2):
         for i in range(200):
@@ -213,7 +213,7 @@ async def test_segments_that_the_stored_views_lack_are_kept(tmp_path: Path):
     engine = await Engine.open(tmp_path / "data", CONFIG)
     for _ in range(20):
         await append(engine, [frame(b"other", 3000)])
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     begin = engine.stats().log_begin
     assert begin > 0
     copy_image(tmp_path / "data", tmp_path / "killed")
@@ -249,7 +249,7 @@ async def test_a_read_that_loses_its_segment_on_the_way(tmp_path: Path, monkeypa
         nonlocal late
         if late:  # in a thread of the reader, when retention is quicker
             late = False
-            asyncio.run_coroutine_threadsafe(engine.enforce_retention(), loop).result(30)
+            asyncio.run_coroutine_threadsafe(engine._retention.enforce(), loop).result(30)
         return read_slowly(reader, base, position, length)
 
     monkeypatch.setattr(LogReader, "_read_slowly", read)
@@ -282,7 +282,7 @@ async def test_views_never_run_ahead_of_a_log_that_is_synced_later(tmp_path: Pat
     for i in range(300):
         await append(engine, [frame(b"t/%d" % (i % 40), 300)])
     assert len(seen) > 5
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     begin = engine.stats().log_begin
     assert 0 < begin <= engine._database.checkpoint().position <= engine._writer.durable
     assert (await engine.bounds(topic_queue(b"t/3"))).end == 8
@@ -314,7 +314,7 @@ async def test_no_segment_is_removed_if_the_log_cannot_be_synced(tmp_path: Path)
         await append(engine, [frame(b"t", 1000)])
     disk.broken = True
     with pytest.raises(StoreFailed):
-        await engine.enforce_retention()
+        await engine._retention.enforce()
     assert engine.stats().failed
     assert engine.stats().log_begin == 0
     assert engine._database.checkpoint().position <= engine._writer.durable < engine.stats().log_end
@@ -335,7 +335,7 @@ async def test_a_store_closes_when_nothing_is_taken_any_more(tmp_path: Path, mon
         remove(self, path)
 
     monkeypatch.setattr(Disk, "remove", wait_and_remove)
-    enforcing = asyncio.create_task(engine.enforce_retention())
+    enforcing = asyncio.create_task(engine._retention.enforce())
     await asyncio.to_thread(removing.wait)
     closing = asyncio.create_task(engine.close())
     for _ in range(100):

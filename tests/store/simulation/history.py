@@ -289,7 +289,7 @@ class History:
         await self._learn(engine)
         now = self._clock.now()
         cut = self.reclaiming.cut(checks.log_begin(engine), self.truth.end, now, self.truth.model)
-        done, _ = await _together(_attempt(engine.enforce_retention()), self._meanwhile(engine))
+        done, _ = await _together(_attempt(engine._retention.enforce()), self._meanwhile(engine))
         if not done:
             return
         for parent in (b"a", b"b", b"c", b"", b"many"):

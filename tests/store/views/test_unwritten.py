@@ -46,7 +46,7 @@ async def numbers(engine: Engine, queue: bytes) -> list[int]:
 
 
 async def retain(engine: Engine) -> None:
-    await engine.enforce_retention()
+    await engine._retention.enforce()
 
 
 async def put_on_stage(engine: Engine) -> None:

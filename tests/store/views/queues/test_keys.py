@@ -158,7 +158,7 @@ async def test_keys_go_with_their_generation(tmp_path: Path):
     first = (await append(engine, keyed(b"t", b"k", payload=b"first"))).positions[0]
     for i in range(60):
         await append(engine, keyed(b"t", b"k", payload=b"%d" % i + bytes(1000)))
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     begin = engine.stats().log_begin
     assert begin > 2 * SEGMENT
     found = await payloads(engine, b"t", b"k")
@@ -187,7 +187,7 @@ async def test_a_search_that_loses_its_segment_on_the_way(tmp_path: Path, monkey
         nonlocal late
         if late:  # in a thread of the reader, when retention is quicker
             late = False
-            asyncio.run_coroutine_threadsafe(engine.enforce_retention(), loop).result(30)
+            asyncio.run_coroutine_threadsafe(engine._retention.enforce(), loop).result(30)
         return read_slowly(reader, base, position, length)
 
     monkeypatch.setattr(LogReader, "_read_slowly", read)
@@ -231,11 +231,11 @@ async def live(path: Path, history: list[object]) -> None:
         if isinstance(step, list):
             await append(engine, *[keyed(topic, *keys, payload=bytes(size)) for topic, keys, size in step])
         elif step == "retain":
-            await engine.enforce_retention()
+            await engine._retention.enforce()
         elif step == "checkpoint":
             engine._views.checkpoint(0)
         else:
-            await engine.enforce_retention()
+            await engine._retention.enforce()
             folder = path / str(number + 1)
             if step == "crash":
                 copy_image(engine._folder.path, folder)
