@@ -50,7 +50,9 @@ def _remote(
 
     @wraps(method)
     async def call(self: "RemoteCalls", /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
-        rest = tuple(named.get(each.name, each.default) for each in remote.parameters[len(arguments) :])
+        rest = tuple(named.pop(each.name, each.default) for each in remote.parameters[len(arguments) :])
+        if named or inspect.Parameter.empty in rest:
+            raise TypeError(f"{remote.name} takes {inspect.signature(method)}")
         return typing.cast("Result", await self._ask(remote, arguments + rest))
 
     return call

@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from store.errors import (
     TooManyGroups,
     ViewsDamaged,
 )
-from store.remote.calls import METHODS, RemoteCalls
+from store.remote.calls import METHODS, Method, RemoteCalls
 from store.remote.faults import error_of, fault_of
 
 
@@ -28,6 +29,20 @@ def test_every_call_arrives_with_its_arguments():
     assert {method.name for method in METHODS} == set(asked)
     for name, question in asked.items():
         assert inspect.signature(getattr(RemoteCalls, name)) == inspect.signature(question), name
+
+
+class _Unreachable(RemoteCalls):
+    async def _ask(self, method: Method, arguments: tuple[object, ...]) -> object:
+        raise AssertionError((method.name, arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [((b"tx", 0, 1), {}), ((b"tx",), {"offset": 0, "max_records": 1}), ((b"tx", 0, 1, 2), {"to": 1})],
+)
+async def test_a_call_with_wrong_arguments_is_a_type_error(arguments: tuple[Any, ...], named: dict[str, Any]):
+    with pytest.raises(TypeError, match=r"^fetch takes \(self, queue: bytes, offset: int, max_records: int"):
+        await _Unreachable().fetch(*arguments, **named)
 
 
 @pytest.mark.parametrize(
