@@ -144,16 +144,18 @@ class Segments:
                 os.close(fd)
         self._forgotten += gone
 
-    def remove(self) -> None:
-        """Remove the files of forgotten segments, the oldest first. For any thread. Raises OSError.
+    def remove_oldest(self) -> bool:
+        """Remove the file of the oldest forgotten segment. Returns False if there is none. For any thread.
 
-        Each removal is durable before the next, so that no failure or crash leaves a gap. After an error the next call
-        continues.
+        The removal is durable before the next, so that no failure or crash leaves a gap. Raises OSError; the next call
+        tries again then.
         """
-        while self._forgotten:
-            self.disk.remove(self.folder / segment_name(self._forgotten[0]))
-            self.disk.sync_folder(self.folder)
-            del self._forgotten[0]
+        if not self._forgotten:
+            return False
+        self.disk.remove(self.folder / segment_name(self._forgotten[0]))
+        self.disk.sync_folder(self.folder)
+        del self._forgotten[0]
+        return True
 
     def close(self) -> None:
         self._stopped.set()

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from operator import itemgetter
 from typing import Final
 
@@ -33,13 +34,14 @@ logger = logging.getLogger(__name__)
 _PAGE: Final = 256  # rows checked per turn of the loop
 _KEPT_BYTES: Final = 4 << 20  # of copied records between two checkpoints
 _SLICE: Final = 64  # queues whose ends are written down per turn of the loop
-_REST: Final = 4  # the pause after a turn, as a multiple of the turn's time
+_REST: Final = 4  # the pause after a turn or a removal, as a multiple of its time
 
 
 class Retention:
     """Checks for segments to remove when the log begins a segment, and every `retention_check_s`.
 
-    It runs on the loop in short turns, except flushes and removals, which run in a thread.
+    It runs on the loop in short turns, except flushes and removals, which run in a thread. It removes one segment after
+    the other with pauses, so that it takes at most a fifth of the disk's time.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Retention:
         self._kept_below = 0  # no retained value refers to a record before this position
         self._one = asyncio.Lock()  # of `enforce`
         self.removing = asyncio.Lock()  # no segment is removed while another task has it
-        self._stopping = False
+        self._stopped = asyncio.Event()
         self._is_due = asyncio.Event()  # a check, or a stop
         self._task: asyncio.Task[None] | None = None
 
@@ -78,7 +80,7 @@ class Retention:
 
     async def stop(self) -> None:
         """Stop after the current turn, and wait for a running `enforce`."""
-        self._stopping = True
+        self._stopped.set()
         self._is_due.set()
         if self._task is not None:
             await self._task
@@ -96,15 +98,14 @@ class Retention:
         """
         async with self._one:
             await self._remove_expired()
-            while not self._stopping:
+            while not self._stopped.is_set():
                 generation = self._views.oldest_generation()
                 if generation is None or not await self._fold_ends(generation):
                     break
                 self._views.drop_generation(generation)
 
     async def _remove_expired(self) -> None:
-        # Remove the files that the last call could not remove.
-        await asyncio.get_running_loop().run_in_executor(None, self._segments.remove)
+        await self._remove_files()  # those that the last call could not remove
         self._expiry.move_floors()
         entered = self._views.moved.entered
         cut = await self._expiry.cut()
@@ -117,7 +118,7 @@ class Retention:
             await self._remove_before(cut)
 
     async def _run(self) -> None:
-        while not self._stopping and not self._log.failed:
+        while not self._stopped.is_set() and not self._log.failed:
             self._is_due.clear()
             try:
                 await self.enforce()
@@ -168,9 +169,11 @@ class Retention:
 
     async def _remove_before(self, cut: int) -> None:
         async with self.removing:
-            await self._remove_now(cut)
+            await self._forget(cut)
+        await self._remove_files()
 
-    async def _remove_now(self, cut: int) -> None:
+    async def _forget(self, cut: int) -> None:
+        """Let the log begin at `cut`, as far as the views on disk allow. The files are still there."""
         loop = asyncio.get_running_loop()
         await self._checkpoint()
         cut = min(cut, self._segments.base_of(self._views.checkpointed))
@@ -186,8 +189,20 @@ class Retention:
             begin_time = self._views.begin_time  # an earlier time is fine: references before `cut` are skipped
         self._views.reclaim(cut, begin_time)
         self._segments.forget(cut)
-        await loop.run_in_executor(None, self._segments.remove)
-        logger.info("retention removed segments: the log begins at %d", cut)
+        logger.info("retention removes segments: the log begins at %d", cut)
+
+    async def _remove_files(self) -> None:
+        """Remove the files of forgotten segments, with pauses.
+
+        A write may wait for as long as the file system takes to free a large file.
+        """
+        loop = asyncio.get_running_loop()
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            if not await loop.run_in_executor(None, self._segments.remove_oldest):
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), _REST * (time.monotonic() - began))
 
     async def _fold_ends(self, generation: int) -> bool:
         """Write down the ends of a generation's queues. Returns False if stopped; it starts anew then.
@@ -199,7 +214,7 @@ class Retention:
             began = time.monotonic()
             digest = self._views.fold_ends(generation, digest, _SLICE)
             await self._rest(_REST * (time.monotonic() - began))
-            if self._stopping:
+            if self._stopped.is_set():
                 return False
             if self._is_due.is_set():
                 self._is_due.clear()

@@ -1,6 +1,8 @@
 """The log stays near its limit while it is written: retention follows the writer."""
 
 import asyncio
+import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from store.engine import Engine
 from store.log.disk import Disk
 from store.retention.retention import Retention
 from store.views.fold import Views
+from tests.waiting import until
 
 SEGMENT = 64 << 10
 LIMIT = 4 * SEGMENT - 1000
@@ -118,4 +121,69 @@ async def test_segments_are_removed_while_the_ends_of_queues_are_written_down(
         if began is None and folding.is_set():
             began = engine.stats().log_begin
     go_on = True
+    await engine.close()
+
+
+class SlowRemovals(Disk):
+    """Each removal takes 10 ms, and is written down."""
+
+    __slots__ = ("spans",)
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[float, float]] = []  # when each removal began and ended
+
+    def remove(self, path: Path) -> None:
+        began = time.monotonic()
+        time.sleep(0.01)
+        super().remove(path)
+        self.spans.append((began, time.monotonic()))
+
+
+@pytest.mark.usefixtures("retention_on_request")
+async def test_removals_leave_the_disk_to_others_for_most_of_the_time(tmp_path: Path):
+    disk = SlowRemovals()
+    engine = await Engine.open(tmp_path, CONFIG, disk=disk)
+    for _ in range(20):
+        await append(engine, message(b"t", SEGMENT // 2))
+    await engine.enforce_retention()
+    assert len(disk.spans) > 3
+    for (began, ended), (following, _) in pairwise(disk.spans):
+        assert following - ended >= 3 * (ended - began)
+    await engine.close()
+
+
+class HeldRemovals(Disk):
+    """Removals wait for the test."""
+
+    __slots__ = ("asked", "go_on", "removed")
+
+    def __init__(self) -> None:
+        self.asked, self.go_on = threading.Event(), threading.Event()
+        self.removed = 0
+
+    def remove(self, path: Path) -> None:
+        self.asked.set()
+        self.go_on.wait()
+        super().remove(path)
+        self.removed += 1
+
+
+@pytest.mark.usefixtures("retention_on_request")
+async def test_a_stop_waits_for_one_removal_and_the_next_start_does_the_others(tmp_path: Path):
+    disk = HeldRemovals()
+    engine = await Engine.open(tmp_path, CONFIG, disk=disk)
+    for _ in range(20):
+        await append(engine, message(b"t", SEGMENT // 2))
+    removing = asyncio.create_task(engine.enforce_retention())
+    await asyncio.to_thread(disk.asked.wait)
+    closing = asyncio.create_task(engine.close())
+    await until(engine._retention._stopped.is_set)
+    disk.go_on.set()
+    await closing
+    await removing
+    assert disk.removed == 1
+    engine = await Engine.open(tmp_path, CONFIG, disk=disk)
+    await engine.enforce_retention()
+    assert disk.removed > 3
+    assert segments(engine.stats().log_end - engine.stats().log_begin) <= segments(LIMIT) + 1
     await engine.close()
