@@ -3,13 +3,13 @@
 import fcntl
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-import orjson
+import msgspec
 
 from store.config import StoreConfig
 from store.errors import StoreError
@@ -20,17 +20,47 @@ META: Final = "store.json"
 LOCK: Final = "lock"
 SOCKET: Final = "admin.sock"  # commands reach the process that has the folder open through it
 RESTORING: Final = "restore.unfinished"  # a folder that exists while a backup is being restored
+_MAX_OPENINGS: Final = 1024  # the newest are kept
+
+_Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
-@dataclass(slots=True, frozen=True)
-class Meta:
+class Opening(msgspec.Struct, frozen=True, array_like=True):
+    """One time that the log was opened. It wrote the log from `begin` to the begin of a later opening."""
+
+    name: str  # random, in hexadecimal
+    begin: Annotated[int, msgspec.Meta(ge=0)]  # log position
+
+
+class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The content of `store.json`."""
 
+    format: int = FORMAT
+    log_id: str  # random, in hexadecimal; copies and restored backups of the log have the same
+    epoch: Annotated[int, msgspec.Meta(ge=0)]  # counts openings; frames have it, so it tells which writer sealed them
+    partitions: _Count
+    segment_size: _Count
+    generation_segments: _Count
+    openings: list[Opening]  # oldest first
+
+    def has_log_up_to(self, opening: str, position: int) -> bool:
+        """Whether the log still is what a reader knows who read it up to `position` during `opening`.
+
+        It is not if a copy from an earlier time has taken its place: the copy does not know the opening, or a later
+        opening wrote before `position`. Followers of Kafka find where logs differ in this way (KIP-101).
+        """
+        names = [each.name for each in self.openings]
+        if opening not in names:
+            return False
+        return all(each.begin >= position for each in self.openings[names.index(opening) + 1 :])
+
+
+class _Version(msgspec.Struct):
     format: int
-    epoch: int  # counts how often the folder was opened; frames have it, so it tells which writer sealed them
-    partitions: int
-    segment_size: int
-    generation_segments: int
+
+
+_decode_version: Final = msgspec.json.Decoder(_Version).decode
+_decode_meta: Final = msgspec.json.Decoder(Meta).decode
 
 
 class Folder:
@@ -62,22 +92,37 @@ class Folder:
     def views(self) -> Path:
         return self.path / "views"
 
-    def begin_epoch(self, config: StoreConfig) -> Meta:
-        """Count this opening durably and return the folder's settings, which win over those of `config`.
+    def read_or_create_meta(self, config: StoreConfig) -> Meta:
+        """Return the folder's settings, which win over those of `config`. Create them durably in a new folder.
 
         Raises `StoreError` when the file is missing or damaged, or an unfinished restore left the folder."""
         path = self.path / META
         if path.exists():
-            known = read_meta(self.path)
-            meta = Meta(FORMAT, known.epoch + 1, known.partitions, known.segment_size, known.generation_segments)
-        elif self.log.exists() and any(self.log.glob("*.log")):
+            return read_meta(self.path)
+        if self.log.exists() and any(self.log.glob("*.log")):
             raise StoreError(f"{path} is missing but there is a log: restore it from a backup")
-        elif (self.path / RESTORING).exists():
+        if (self.path / RESTORING).exists():
             raise StoreError(f"restoring a backup into {self.path} did not finish: repeat it, or remove the folder")
-        else:
-            meta = Meta(FORMAT, 1, config.partitions, config.segment_size, config.generation_segments)
-        replace_file(path, orjson.dumps(meta, option=orjson.OPT_INDENT_2), self._disk)
+        meta = Meta(
+            log_id=uuid.uuid4().hex,
+            epoch=0,
+            partitions=config.partitions,
+            segment_size=config.segment_size,
+            generation_segments=config.generation_segments,
+            openings=[],
+        )
+        self._write(meta)
         return meta
+
+    def begin_epoch(self, meta: Meta, position: int) -> Meta:
+        """Record durably that the log is opened and will be written from `position` on. Returns the new content."""
+        openings = [*meta.openings, Opening(uuid.uuid4().hex, position)]
+        meta = msgspec.structs.replace(meta, epoch=meta.epoch + 1, openings=openings[-_MAX_OPENINGS:])
+        self._write(meta)
+        return meta
+
+    def _write(self, meta: Meta) -> None:
+        replace_file(self.path / META, msgspec.json.format(msgspec.json.encode(meta)), self._disk)
 
     def close(self) -> None:
         os.close(self._lock)
@@ -124,13 +169,12 @@ def read_meta(folder: Path) -> Meta:
     """Read `store.json`. Raises `StoreError` when it is damaged or of another version, which may have other fields."""
     path = folder / META
     try:
-        known = orjson.loads(path.read_bytes())
-        if known["format"] != FORMAT:
-            raise StoreError(f"{path} has format {known['format']}, but this version reads only {FORMAT}")
-        meta = Meta(**known)
-        if any(type(value) is not int or value < 1 for value in known.values()):
-            raise ValueError("its numbers must be integers from 1 on")
+        content = path.read_bytes()
+        version = _decode_version(content).format
+        if version != FORMAT:
+            raise StoreError(f"{path} has format {version}, but this version reads only {FORMAT}")
+        meta = _decode_meta(content)
         StoreConfig(meta.partitions, meta.segment_size, generation_segments=meta.generation_segments)  # checks them
         return meta
-    except (ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise StoreError(f"{path} is damaged ({error}): restore it from a backup") from error

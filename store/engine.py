@@ -25,7 +25,7 @@ from store.api import (
 )
 from store.commit_listeners import EVERY_COMMIT, CommitListeners
 from store.config import StoreConfig
-from store.data_folder import Folder
+from store.data_folder import Folder, Meta
 from store.errors import StoreError, StoreFailed
 from store.exports.stage import Staged, link_segments, remove_left
 from store.gateways.registry import GatewayRegistry
@@ -52,6 +52,7 @@ class Engine(Queries):
 
     def __init__(self, opened: "_Opened", config: StoreConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.wants = None  # listeners get every commit
+        self.meta = opened.meta
         self.partitions = opened.config.partitions
         self.max_record = opened.config.max_record
         self.max_wait_ms = opened.config.max_wait_ms
@@ -355,11 +356,12 @@ class Engine(Queries):
 class _Opened:
     """The parts of an opened store. The opening thread hands them to the loop."""
 
-    __slots__ = ("clock", "config", "database", "folder", "recovered", "segments", "views", "writer")
+    __slots__ = ("clock", "config", "database", "folder", "meta", "recovered", "segments", "views", "writer")
 
     def __init__(
         self,
         folder: Folder,
+        meta: Meta,
         config: StoreConfig,
         segments: Segments,
         database: Database,
@@ -369,6 +371,7 @@ class _Opened:
         clock: Clock,
     ) -> None:
         self.folder = folder
+        self.meta = meta
         self.config = config
         self.segments = segments
         self.database = database
@@ -383,7 +386,7 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
         folder = Folder(path, disk)
         undo.callback(folder.close)
         remove_left(path)
-        meta = folder.begin_epoch(config)
+        meta = folder.read_or_create_meta(config)
         for name in ("partitions", "segment_size", "generation_segments"):
             if getattr(config, name) != getattr(meta, name):
                 text = "%s is %d, as %s was made with; the configured %d is ignored"
@@ -408,10 +411,11 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
         views = Views(database, config, recovered.begin, recovered.begin_time, segments.damaged)
         _replay(views, segments, recovered.end)
         store_time = max(views.store_time, recovered.store_time)
+        meta = folder.begin_epoch(meta, recovered.end)
         writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
         writer.open()
         undo.pop_all()
-    return _Opened(folder, config, segments, database, views, recovered, writer, clock)
+    return _Opened(folder, meta, config, segments, database, views, recovered, writer, clock)
 
 
 def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[Database, Recovered]:

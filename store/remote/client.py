@@ -44,7 +44,7 @@ from store.remote.link import Link, LinkBroken
 from store.remote.questions import Questions
 from store.remote.stream import Stream
 from store.remote.wants import RemoteWants
-from store.remote.wire import CHANNEL_OPTIONS, METHOD, VERSION, Hello, Item, Welcome, items, refusal
+from store.remote.wire import CHANNEL_OPTIONS, METHOD, VERSION, Hello, Item, Verdict, Welcome, items, refusal
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class RemoteStore(RemoteCalls):
         self._loop = asyncio.get_running_loop()
         self._link = Link(config.window_bytes)
         self._stream: Stream | None = None
-        self._store = b""  # identifies the process of the store
+        self._opening = ""  # of the log, as the store named it last; empty: not attached yet
         self._producer = _producer(gateway)
         self._appends = Appends(self._loop, config.max_pending_bytes, partial(self._put, Item.APPEND))
         self._questions = Questions(config.max_calls, self._put)
@@ -301,17 +301,19 @@ class RemoteStore(RemoteCalls):
                 self._part()
 
     def _hello(self) -> Hello:
-        return Hello(VERSION, self._producer, self.gateway, self._store, self._link.received, self._routed)
+        known = self._event_receiver.position
+        return Hello(VERSION, self._producer, self.gateway, self._opening, known, self._link.received, self._routed)
 
     def _welcomed(self, welcome: Welcome) -> None:
         """Continue the link, or start a new one with a restarted store."""
-        if welcome.error:
-            raise NotServed(f"the store does not serve gateway {self.gateway}: {welcome.error}")
-        if not welcome.is_known:
+        if welcome.verdict == Verdict.REFUSED:
+            raise NotServed(f"the store does not serve gateway {self.gateway}: {welcome.reason}")
+        if welcome.verdict == Verdict.GIVEN_UP:
             self._producer = _producer(self.gateway)
-            self._give_up(StoreClosed("the store gave this gateway up: what it appended last may be committed, or not"))
-            self._store = b""
-            raise NotServed("the store gave this gateway up")
+            self._opening = ""
+            text = f"the store gave this gateway up: {welcome.reason}"
+            self._give_up(StoreClosed(f"{text}. What the gateway appended last may be committed, or not"))
+            raise NotServed(text)
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
@@ -319,14 +321,14 @@ class RemoteStore(RemoteCalls):
         limit = min(self._config.max_pending_bytes, welcome.max_pending)
         self._appends.reopen(limit, welcome.max_record, welcome.max_wait_ms)
         self._questions.reopen()
-        if welcome.goes_on:
+        if welcome.verdict == Verdict.CONTINUES:
             self._link.resume(welcome.received)
             return
-        self._store = welcome.store
         self.partitions = welcome.partitions
         self._link.reset()
-        if not self._stats.done():  # the first time
+        if not self._opening:
             self._event_receiver.position = welcome.log_end
+        self._opening = welcome.opening
         if self.wants is not None:
             self.wants.resume()
         self._notify(self._event_receiver.advance(welcome.log_end))

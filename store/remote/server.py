@@ -8,7 +8,6 @@ import asyncio
 import errno
 import logging
 import socket
-import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,7 @@ from store.remote.attached import Attached, Feeds
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
 from store.remote.stream import Stream
-from store.remote.wire import CHANNEL_OPTIONS, METHOD, SERVICE, VERSION, Hello, Welcome, refusal
+from store.remote.wire import CHANNEL_OPTIONS, METHOD, SERVICE, VERSION, Hello, Verdict, Welcome, refusal
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ class StoreServer:
         self._feeds = feeds
         self._config = config or RemoteConfig()
         self._loop = asyncio.get_running_loop()
-        self.name = uuid.uuid4().bytes
+        self._opening = engine.meta.openings[-1].name
         self.gateways: dict[bytes, Attached] = {}  # by producer
         self._gone: list[Gone] = []
         self._server: grpc.aio.Server | None = None
@@ -124,13 +123,13 @@ class StoreServer:
             hello, wrong = None, f"no greeting: {error}"
         if hello is None:
             log.warning("refusing the peer at %s: %s", context.peer(), wrong)
-            await context.write(encode(self._welcome(error=wrong)))
+            await context.write(encode(self._welcome(Verdict.REFUSED, wrong)))
             return
         async with self._finding:  # one at a time: a gateway without an answer asks again over another stream
             try:
                 gateway, welcome = await self._find(hello)
             except StoreError as error:
-                gateway, welcome = None, self._welcome(error=str(error))
+                gateway, welcome = None, self._welcome(Verdict.REFUSED, str(error))
             stream = None if gateway is None else self._begin(gateway, context)
         if gateway is None or stream is None:
             await context.write(encode(welcome))
@@ -140,23 +139,28 @@ class StoreServer:
     async def _find(self, hello: Hello) -> tuple[Attached | None, Welcome]:
         """Find or create the gateway of a greeting. Returns it, or None if it is not served, and the answer."""
         known = self.gateways.get(hello.producer)
-        if known is not None and hello.store == self.name:
+        if known is not None and hello.opening == self._opening:
             await self._part(known)
             known.link.resume(hello.received)
-            return known, self._welcome(goes_on=True, is_known=True, received=known.link.received)
+            return known, self._welcome(Verdict.CONTINUES, received=known.link.received)
+        if hello.opening and not self._engine.meta.has_log_up_to(hello.opening, hello.log_end):
+            reason = f"the log is not the one that the gateway read up to position {hello.log_end}"
+            log.warning("gateway %s has to start again: %s. Was an older copy restored?", hello.gateway, reason)
+            return None, self._welcome(Verdict.GIVEN_UP, reason)
         if known is not None:  # it did not get the answer to its first greeting
             self._forget(known)
         if len(self.gateways) >= self._config.max_gateways:
-            return None, self._welcome(error=f"{len(self.gateways)} gateways are attached, which is the limit")
+            reason = f"{len(self.gateways)} gateways are attached, which is the limit"
+            return None, self._welcome(Verdict.REFUSED, reason)
         produced = await self._engine.produced(hello.producer)
         if produced is None:
-            if hello.store:
-                return None, self._welcome()  # its end is recorded
+            if hello.opening:
+                return None, self._welcome(Verdict.GIVEN_UP, "the end of this gateway is recorded")
             await self._record([control.Produced(0, 0).frame(hello.producer)])
             produced = (0, 0, 0)
-        if hello.store and self._engine.gateway_registry.has_ended(hello.gateway.encode()):
-            # It ended while it was disconnected. Other gateways may have sent its messages again since then.
-            return None, self._welcome()
+        if hello.opening and self._engine.gateway_registry.has_ended(hello.gateway.encode()):
+            # Other gateways may have sent its messages again since then.
+            return None, self._welcome(Verdict.GIVEN_UP, "the gateway ended while it was disconnected")
         gateway = Attached(self._engine, self._feeds, self._config, hello.gateway, hello.producer, hello.routed)
         sequence, missing, _ = produced
         if missing:
@@ -164,15 +168,14 @@ class StoreServer:
             sequence -= 1
         self.gateways[hello.producer] = gateway
         gateway.send_stats(encode(self._engine.stats()))
-        return gateway, self._welcome(is_known=True, sequence=sequence)
+        return gateway, self._welcome(Verdict.STARTS, sequence=sequence)
 
-    def _welcome(
-        self, goes_on: bool = False, is_known: bool = False, received: int = 0, sequence: int = 0, error: str = ""
-    ) -> Welcome:
+    def _welcome(self, verdict: Verdict, reason: str = "", received: int = 0, sequence: int = 0) -> Welcome:
         engine = self._engine
         limits = (engine.max_pending - _RESERVE, engine.partitions, engine.max_record, engine.max_wait_ms)
         end = engine.stats().log_end
-        return Welcome(VERSION, self.name, goes_on, is_known, received, sequence, *limits, end, error)
+        log_id = engine.meta.log_id
+        return Welcome(VERSION, verdict, reason, log_id, self._opening, received, sequence, *limits, end)
 
     def _begin(self, gateway: Attached, context: _Context) -> Stream:
         """Create the stream of a gateway."""

@@ -57,31 +57,41 @@ _decode_greeting: Final = msgspec.msgpack.Decoder(Greeting).decode
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """A gateway's greeting. `producer` identifies its process, `store` the store process that it knows."""
+    """A gateway's greeting. `producer` identifies its process."""
 
     version: int
     producer: bytes
     gateway: str
-    store: bytes  # empty: none yet
+    opening: str  # of the log that it was attached to last; empty: none yet
+    log_end: int  # the log's end, as far as the gateway knows it
     received: int  # last message that arrived
     routed: bool  # it gets only commits that match its filters; otherwise all commits
 
 
+class Verdict(IntEnum):
+    """The store's answer to a greeting."""
+
+    CONTINUES = 0  # both sides continue the link
+    STARTS = 1  # both sides start a new link
+    REFUSED = 2  # not now; the gateway may ask again
+    GIVEN_UP = 3  # the store serves this process of the gateway no more
+
+
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
-    """The store's greeting. With `goes_on`, both sides continue the link; otherwise they start a new one."""
+    """The store's greeting."""
 
     version: int
-    store: bytes  # identifies the store's process
-    goes_on: bool
-    is_known: bool  # the log has the producer; its last append is `sequence`
-    received: int
-    sequence: int
+    verdict: Verdict
+    reason: str  # of REFUSED and GIVEN_UP
+    log_id: str
+    opening: str  # of the log
+    received: int  # last message that arrived, with CONTINUES
+    sequence: int  # the gateway's last append in the log, with STARTS
     max_pending: int  # bytes of one append
     partitions: int
     max_record: int  # bytes
     max_wait_ms: int
     log_end: int
-    error: str  # not empty: why the gateway is not served
 
 
 def refusal(message: bytes) -> str:

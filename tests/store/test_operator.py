@@ -15,7 +15,10 @@ from store.log.disk import Disk
 from store.log.pages import PAGE
 
 SMALL = StoreConfig(segment_size=1 << 16, partitions=1)
-META = b'{"format": 1, "epoch": 1, "partitions": 1, "segment_size": %b, "generation_segments": 16}'
+META = (
+    b'{"format": 1, "log_id": "a1", "epoch": 1, "partitions": 1, "segment_size": %b, "generation_segments": 16,'
+    b' "openings": [["b2", 0]]}'
+)
 
 
 async def append(engine: Engine, topic: bytes, payload: bytes = b"") -> Appended:

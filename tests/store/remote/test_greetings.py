@@ -25,7 +25,7 @@ from store.errors import StoreClosed
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 from store.remote.calls import METHODS
 from store.remote.faults import RemoteFault
-from store.remote.wire import METHOD, VERSION, Hello, Item, Welcome
+from store.remote.wire import METHOD, VERSION, Hello, Item, Verdict, Welcome
 
 CONFIG = RemoteConfig(heartbeat_s=0.1, silence_s=10, grace_s=10, max_gateways=2)
 
@@ -55,8 +55,9 @@ class Served:
         rmtree(self.sockets)
 
 
-def hello(producer: bytes = b"a@1", store: bytes = b"", received: int = 0, version: int = VERSION) -> bytes:
-    return msgspec.msgpack.encode(Hello(version, producer, "a", store, received, False))
+def hello(producer: bytes = b"a@1", opening: str = "", log_end: int = 0, version: int = VERSION) -> bytes:
+    gateway = producer.partition(b"@")[0].decode()
+    return msgspec.msgpack.encode(Hello(version, producer, gateway, opening, log_end, 0, False))
 
 
 @pytest.fixture
@@ -68,18 +69,19 @@ async def served(tmp_path: Path):
 
 async def test_repeated_greetings_are_one_gateway(served: Served):
     greetings = await asyncio.gather(*(served.greet(hello()) for _ in range(5)))
-    assert all(welcome.is_known and not welcome.error for welcome, _ in greetings)
+    assert all(welcome.verdict == Verdict.STARTS for welcome, _ in greetings)
     assert list(served.server.gateways) == [b"a@1"]
     assert len(served.hub._feeds) == 1
     assert len(await served.engine.producers(None, 10)) == 1
-    again, _ = await served.greet(hello(store=served.server.name))
-    assert again.goes_on
+    again, _ = await served.greet(hello(opening=greetings[0][0].opening))
+    assert again.verdict == Verdict.CONTINUES
     assert len(served.hub._feeds) == 1
 
 
 async def test_a_gateway_that_was_given_up_is_told_so(served: Served):
-    welcome, _ = await served.greet(hello(b"b@1", store=b"another process"))
-    assert not welcome.is_known
+    opening = served.engine.meta.openings[-1].name
+    welcome, _ = await served.greet(hello(b"b@1", opening))
+    assert (welcome.verdict, welcome.reason) == (Verdict.GIVEN_UP, "the end of this gateway is recorded")
     assert served.server.gateways == {}
 
 
@@ -87,7 +89,8 @@ async def test_no_more_gateways_are_served_than_may_be(served: Served):
     for number in range(2):
         await served.greet(hello(b"b@%d" % number))
     welcome, _ = await served.greet(hello(b"b@2"))
-    assert "which is the limit" in welcome.error
+    assert welcome.verdict == Verdict.REFUSED
+    assert "which is the limit" in welcome.reason
     with pytest.raises(StoreClosed, match="does not serve gateway c: 2 gateways are attached"):
         await RemoteStore.open(served.address, "c", EventReceiver(), CONFIG)
 
@@ -104,7 +107,8 @@ async def test_no_more_gateways_are_served_than_may_be(served: Served):
 )
 async def test_a_malformed_greeting_is_answered(served: Served, greeting: bytes, answer: str):
     welcome, _ = await served.greet(greeting)
-    assert answer in welcome.error
+    assert welcome.verdict == Verdict.REFUSED
+    assert answer in welcome.reason
     assert served.server.gateways == {}
 
 
@@ -113,8 +117,8 @@ async def test_a_gateway_that_breaks_the_rules_ends_its_stream_and_may_come_back
     await call.write(b"\1\0\0\0\0\0\0\0" + b"\0\0\0\0\0\0\0\0" + b"\x63\1\0\0\0x")  # an item of kind 99
     while await call.read() is not grpc.aio.EOF:
         pass
-    again, _ = await served.greet(hello(store=welcome.store, received=0))
-    assert again.goes_on
+    again, _ = await served.greet(hello(opening=welcome.opening))
+    assert again.verdict == Verdict.CONTINUES
 
 
 async def test_a_socket_that_somebody_listens_on_is_left_to_him(served: Served, tmp_path: Path):
@@ -127,7 +131,7 @@ async def test_a_socket_that_somebody_listens_on_is_left_to_him(served: Served, 
     with pytest.raises(OSError, match="cannot listen for gateways"):
         await second.start(f"unix:{tmp_path / 'none' / 's'}")
     welcome, _ = await served.greet(hello())
-    assert not welcome.error
+    assert welcome.verdict == Verdict.STARTS
 
 
 async def test_a_socket_that_a_process_left_is_taken(served: Served):
@@ -154,7 +158,7 @@ def language() -> str:
 
 def test_another_language_is_another_version():
     """Sides with different digests do not understand each other: after a release, raise `VERSION` with the digest."""
-    assert (VERSION, language()) == (1, "588c2a686bd4c26c")
+    assert (VERSION, language()) == (1, "2c0446dee3d75376")
 
 
 async def test_a_gateway_ended_while_away_appends_nothing_more(served: Served):
@@ -169,9 +173,10 @@ async def test_a_gateway_ended_while_away_appends_nothing_more(served: Served):
         await registry.join(name, None, False)
         await served.server._record([control.Produced(7, 0).frame(name + b"@1")])  # by the store of before
     await registry.leave(b"a")
-    welcome, _ = await served.greet(hello(b"a@1", b"another process"))
-    assert not welcome.is_known
+    opening = served.engine.meta.openings[-1].name
+    welcome, _ = await served.greet(hello(b"a@1", opening))
+    assert (welcome.verdict, welcome.reason) == (Verdict.GIVEN_UP, "the gateway ended while it was disconnected")
     assert served.server.gateways == {}
-    there, _ = await served.greet(msgspec.msgpack.encode(Hello(VERSION, b"b@1", "b", b"another process", 0, False)))
-    assert (there.is_known, there.sequence) == (True, 7)
+    there, _ = await served.greet(hello(b"b@1", opening))
+    assert (there.verdict, there.sequence) == (Verdict.STARTS, 7)
     await registry.stop()
