@@ -329,9 +329,13 @@ class Decoder:
             raise TopicNameInvalid("not a topic name (MQTT-3.3.2-2, 4.7.3-1)")
         if levels <= _SHALLOW:
             _cache.add_topic(raw)
-        else:
-            self._heavy += min(1 << (levels - _SHALLOW), _DEEPEST_WEIGHT)
+        self._weigh(levels)
         return raw
+
+    def _weigh(self, levels: i64) -> None:
+        """Note what a message to a topic of so many levels weighs beyond others."""
+        if levels > _SHALLOW:
+            self._heavy += min(1 << (levels - _SHALLOW), _DEEPEST_WEIGHT)
 
     def _check_levels(self, raw: bytes) -> int:
         levels = raw.count(b"/") + 1
@@ -371,6 +375,7 @@ class Decoder:
             known = aliases.get(alias)
             if known is None:
                 raise ProtocolError(f"topic alias {alias} was never given a topic (MQTT-3.3.2-7)")
+            self._weigh(known.count(b"/") + 1)
             return known
         topic = self._topics.get(raw) or self._new_topic(raw)
         self._alias_bytes += len(topic) - len(aliases.get(alias, b""))

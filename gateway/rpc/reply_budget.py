@@ -23,6 +23,7 @@ LARGE: Final = frozenset(
             f"/sluice.v1.Sluice/{name}"
             for name in ("Pull", "Receive", "Consume", "Find", "Topics", "Children", "Timers")
         ),
+        "/apache.rocketmq.v2.MessagingService/PullMessage",
         "/apache.rocketmq.v2.MessagingService/ReceiveMessage",
     )
 )

@@ -122,6 +122,10 @@ async def test_only_the_connection_that_does_not_read_is_refused(port: int) -> N
         assert (await anext(stalled)).status.code == rocketmq.OK
         (refused,) = [each async for each in receive(request, metadata=metadata)]
         assert refused.status.code == rocketmq.TOO_MANY_REQUESTS
+        pulled = rocketmq.PullMessageRequest(group=request.group, message_queue=request.message_queue)
+        codecs = (rocketmq.PullMessageRequest.SerializeToString, rocketmq.PullMessageResponse.FromString)
+        (refused,) = [each async for each in channel.unary_stream(ROCKET + "PullMessage", *codecs)(pulled)]
+        assert refused.status.code == rocketmq.TOO_MANY_REQUESTS
         stub = SluiceStub(channel)
         for call in (
             stub.Pull(pb.PullRequest(parent="home")),
