@@ -56,6 +56,7 @@ class Engine(Queries):
         self.partitions = opened.config.partitions
         self.max_record = opened.config.max_record
         self.max_wait_ms = opened.config.max_wait_ms
+        self.reached_at = 0.0
         self.max_pending = opened.config.max_pending_bytes
         self._config = config
         self._loop = loop

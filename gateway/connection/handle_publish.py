@@ -35,6 +35,7 @@ from store.errors import StoreBusy, StoreError
 
 _MESSAGE: Final = int(Kind.MESSAGE)
 _PUBREC: Final = 0x50
+_RECHECK_S: Final = 1.0  # between looks at batches that wait: the store may have become reachable
 _MAX_EXPLAINED: Final = 16  # acknowledgements for one read that carry a reason string
 
 PACKET_ID_IN_USE: Final = b"the packet id is that of a message of QoS 2 whose exchange has not ended (MQTT-2.2.1-3)"
@@ -337,21 +338,22 @@ class AppendQueue:
 
     Above the limit, batches wait here, and their connections are not read. So clients never reach the store's own
     limit, and at most one read of each connection waits. When one has waited for the store's `max_wait_ms`, it is
-    refused, and so are new ones until the store commits something.
+    refused, and so are new ones until the store commits something. The time in which the store cannot be reached does
+    not count.
     """
 
     def __init__(self, store: LogStore, limit: int) -> None:
         self._store = store
         self._limit = limit  # bytes
         self._size: int = 0  # bytes that the store has and has not committed
-        self._waiting: deque[tuple[float, PublishBatch]] = deque()  # with the loop times when they are refused
+        self._waiting: deque[tuple[float, PublishBatch]] = deque()  # with the loop times since when they wait
         self._timer: TimerHandle | None = None  # set while batches wait
         self._is_overdue: bool = False  # a batch has waited too long, and nothing was committed since
 
     def append(self, batch: PublishBatch) -> bool:
         """Pass a batch to the store, or let it wait. Returns whether its connection may be read."""
         if self._size > self._limit or self._waiting:
-            if self._is_overdue:
+            if self._is_overdue and self._store.reached_at < inf:
                 batch.refused(self._busy())
                 return True
             self._wait(batch)
@@ -375,30 +377,33 @@ class AppendQueue:
             self._store.append(batch.frames, batch.done)
 
     def _wait(self, batch: PublishBatch) -> None:
-        max_wait_ms = self._store.max_wait_ms
-        loop = get_running_loop()
-        until = loop.time() + max_wait_ms / 1000 if max_wait_ms else inf
-        self._waiting.append((until, batch))
+        self._waiting.append((get_running_loop().time(), batch))
         batch.connection.waiting_batches += 1
-        if self._timer is None and max_wait_ms:
-            self._timer = loop.call_at(until, self._refuse_overdue)
+        if self._timer is None:
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        loop = get_running_loop()
+        self._timer = loop.call_at(min(self._refused_at(), loop.time() + _RECHECK_S), self._refuse_overdue)
+
+    def _refused_at(self) -> float:
+        """Loop time when the batch that has waited longest is to be refused; inf: not as things are."""
+        max_wait_ms = self._store.max_wait_ms
+        return max(self._waiting[0][0], self._store.reached_at) + max_wait_ms / 1000 if max_wait_ms else inf
 
     def _refuse_overdue(self) -> None:
         """Refuse the batches that have waited too long."""
         self._timer = None
         waiting = self._waiting
-        loop = get_running_loop()
-        while waiting:
-            until, batch = waiting[0]
-            if until > loop.time():
-                if until < inf:
-                    self._timer = loop.call_at(until, self._refuse_overdue)
-                return
-            waiting.popleft()
+        now = get_running_loop().time()
+        while waiting and self._refused_at() <= now:
+            batch = waiting.popleft()[1]
             self._is_overdue = True
             batch.connection.waiting_batches -= 1
             if not (batch.received and batch.connection.closed):
                 batch.refused(self._busy())
+        if waiting:
+            self._start_timer()
 
     def _busy(self) -> StoreBusy:
         return StoreBusy(f"a message would wait for the store for more than {self._store.max_wait_ms / 1000:g} s")

@@ -31,7 +31,9 @@ except ImportError:  # not compiled: the loop's transports serve all connections
 
 log = logging.getLogger(__name__)
 
-_MAX_UNCOMMITTED = 32 * 1024 * 1024  # bytes of all connections waiting for the disk: half the store's own limit
+# Bytes of all connections that wait for the disk: fewer than a store accepts messages for, also one in another process
+# (`RemoteConfig.max_pending_bytes` without its last eighth).
+_MAX_UNCOMMITTED = 24 * 1024 * 1024
 _MAX_REFUSED = 64  # connections beyond the limit that may stay until they have their refusal
 _STALL = 0.5  # seconds of delay of the timer that mean that the node was suspended
 _MAX_CHECK_INTERVAL = 60.0  # seconds between checks of a long keep-alive, so that the timer has few slots

@@ -167,6 +167,7 @@ class LogStore(Protocol):
     """Appends to the log, its commits and its records."""
 
     max_wait_ms: int  # a message that would wait longer for its commit is refused; 0: no limit
+    reached_at: float  # loop time since when the store can be reached; inf: it cannot. Waits before it do not count
 
     @property
     def wants(self) -> Wants | None:

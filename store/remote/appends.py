@@ -4,7 +4,8 @@ The rules of the file:
 
 * Appends are committed in the order of the calls, or fail. A store that does not know an append gets it again.
 * Invalid appends are refused here, before they get a number.
-* Memory and time are bounded as in `store.log.commitlog`: appends beyond the bounds fail with `StoreBusy`.
+* Memory and time are bounded as in `store.log.commitlog`: appends beyond the bounds fail with `StoreBusy`. The time in
+  which the store cannot be reached does not count: it ends by the grace time.
 """
 
 import asyncio
@@ -133,17 +134,13 @@ class Appends:
         while self._parcels and self._parcels[0].sequence <= sequence:
             for unit in self._parcels.popleft().units:
                 self._answer(unit, Appended([_UNKNOWN] * len(unit.frames), 0))
-        now = self._loop.time()
         for parcel in self._parcels:
-            parcel.sent_at = now
             self._send(parcel.body)
 
     def fail(self, error: StoreError) -> None:
         """Fail all appends, which may be committed or not, and refuse new ones until `reopen`."""
         self._error = error
-        if self._overdue_timer is not None:
-            self._overdue_timer.cancel()
-            self._overdue_timer = None
+        self._stop_timer()
         units = [unit for parcel in self._parcels for unit in parcel.units]
         units += self._units
         self._parcels.clear()
@@ -151,12 +148,22 @@ class Appends:
         for unit in units:
             self._answer(unit, Appended(error=error))
 
+    def part(self) -> None:
+        """Refuse no append because of its wait until `reopen`: the store cannot be reached."""
+        self._waits = WaitLimit(0, self._limit, _UNIT)
+        self._stop_timer()
+
     def reopen(self, limit: int, max_record: int, max_wait_ms: int) -> None:
-        """Accept appends, within these limits of the store."""
+        """Accept appends, within these limits of the store. The wait of those that are not answered begins now."""
         self._limit = limit
         self._waits = WaitLimit(max_wait_ms, limit, _UNIT)
         self._max_record = max_record
         self._error = None
+        now = self._loop.time()
+        for parcel in self._parcels:
+            parcel.sent_at = now
+        if self._parcels:
+            self._start_timer(now)
 
     async def drained(self) -> None:
         """Wait until everything is answered."""
@@ -182,8 +189,16 @@ class Appends:
         parcel = Parcel(self._sequence, SEQUENCE.pack(self._sequence) + data, units, now, self.pending_bytes)
         self._parcels.append(parcel)
         self._send(parcel.body)
+        self._start_timer(now)
+
+    def _start_timer(self, now: float) -> None:
         if self._overdue_timer is None and self._waits.max_s:
             self._overdue_timer = self._loop.call_at(now + self._waits.max_s, self._check_overdue)
+
+    def _stop_timer(self) -> None:
+        if self._overdue_timer is not None:
+            self._overdue_timer.cancel()
+            self._overdue_timer = None
 
     def _check_overdue(self) -> None:
         """Refuse messages while the oldest parcel waits for too long."""

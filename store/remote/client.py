@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any, Final, Protocol, cast
 
 import grpc
@@ -94,6 +95,7 @@ class RemoteStore(RemoteCalls):
     ) -> None:
         self.partitions = 0
         self.max_wait_ms = 0
+        self.reached_at = inf
         self.gateway = gateway
         self.is_connected = False
         self._address = address
@@ -318,6 +320,7 @@ class RemoteStore(RemoteCalls):
             self._grace.cancel()
             self._grace = None
         self.max_wait_ms = welcome.max_wait_ms
+        self.reached_at = self._loop.time()
         limit = min(self._config.max_pending_bytes, welcome.max_pending)
         self._appends.reopen(limit, welcome.max_record, welcome.max_wait_ms)
         self._questions.reopen()
@@ -336,7 +339,9 @@ class RemoteStore(RemoteCalls):
         self._questions.resume()
 
     def _part(self) -> None:
-        """Start the grace time, in which the store may come back."""
+        """Start the grace time, in which the store may come back. What is appended meanwhile waits as long."""
+        self.reached_at = inf
+        self._appends.part()
         if self._grace is None and not self._closing:
             self._grace = self._loop.call_later(self._config.grace_s, self._give_up_waiting)
 

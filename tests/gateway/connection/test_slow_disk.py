@@ -1,6 +1,7 @@
 """Packets that wait for a slow disk, and packets that do not."""
 
 import asyncio
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -12,6 +13,8 @@ from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PINGRESP, PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack
 from tests.gateway.session.test_durable import durable, publish
+from tests.gateway.several import Several
+from tests.store.remote.middle import Middle
 from tests.waiting import until
 
 
@@ -93,3 +96,24 @@ async def test_messages_that_would_wait_too_long_are_refused(
     client.send(ack(PUBREL, 8))
     assert (await client.expect(PUBCOMP)).packet_id == 8
     assert node.counters.messages_refused >= 3
+
+
+async def test_messages_wait_for_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most clients of version 5 drop a message that is refused, so it waits, also beyond the bytes that may wait."""
+    monkeypatch.setattr(mqtt_front, "_MAX_UNCOMMITTED", 0)
+    several = await Several(tmp_path / "data", far=True, store__max_wait_ms=100).open()
+    middle = Middle(several.address.removeprefix("unix:"))
+    several.address = await middle.start()
+    await several.join("a")
+    clients = [await RawClient.connect(several.ports["a"], b"client %d" % number, 5) for number in range(3)]
+    middle.hold()
+    middle.cut()
+    await until(lambda: not several.remote["a"].is_connected)
+    for client in clients:
+        client.send(wire.publish(5, b"t", b"waits", 1, 1))
+        await asyncio.sleep(0.2)
+    middle.let()
+    for client in clients:
+        assert (await client.expect(PUBACK)).reason == 0
+    await several.close()
+    await middle.stop()
