@@ -4,26 +4,23 @@ import asyncio
 import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Unpack
 
 import record
-from cloud_sdk.consumer_options import ReadOptions, SelectionOptions, Start, checked_start, selection_of
+from cloud_sdk.consumer_options import SelectionOptions, Start, checked_start, selection_of
 from cloud_sdk.consuming.broadcast_consumer import BroadcastConsumer, BroadcastHandler
-from cloud_sdk.consuming.partitions import Partitions
+from cloud_sdk.consuming.partition_reader import PartitionReader
 from cloud_sdk.consuming.pull_consumer import PullConsumer
 from cloud_sdk.errors import InvalidArgument, NoAnswer, as_invalid_argument, require_positive
 from cloud_sdk.groups.push_consumer import Handler, PushConsumer
 from cloud_sdk.groups.simple_consumer import SimpleConsumer
-from cloud_sdk.lifetime.closing import create_closing_task, wait_for_close
+from cloud_sdk.lifetime.closing import Closable, create_closing_task, wait_for_close
 from cloud_sdk.message import (
-    Batch,
     Child,
     Group,
     GroupQueue,
     Message,
     OutgoingMessage,
-    PartitionBounds,
     Receipt,
     SendOptions,
     Timer,
@@ -42,7 +39,7 @@ _LAST_S: Final = 1.0  # for answers to sends, if the handlers have used all the 
 _NEVER_MS: Final = (1 << 63) - 1  # later than any message
 
 
-class Client:
+class Client(PartitionReader, Closable):
     """A client of one node, for one event loop: `async with Client("127.0.0.1:7070") as client`. Raises
     `InvalidArgument` if `endpoint` is not host:port (or gRPC's `unix:path`).
 
@@ -67,20 +64,11 @@ class Client:
         self.name = name or f"cloud-{secrets.token_hex(6)}"
         self._is_named = name is not None
         self._publisher = self.name.encode()
-        self._connection = NodeConnection(endpoint, retry_seconds, credentials, tls)
+        super().__init__(NodeConnection(endpoint, retry_seconds, credentials, tls))
         self._producer = Producer(self._connection, linger_seconds)
-        self._partitions = Partitions(self._connection)
-        self._replies = Replies(self._partitions)
+        self._replies = Replies(self)
         self._open_halves: set[int] = set()  # half messages of open transactions
         self._closing: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> "Client":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Close everything of the client that is open, send what waits to be sent, then disconnect.
@@ -239,7 +227,7 @@ class Client:
     ) -> PullConsumer:
         """Create a reader of partitions that keeps its own place. See `PullConsumer`."""
         return PullConsumer(
-            self._partitions,
+            self,
             self._connection.resources,
             parent,
             partitions=partitions,
@@ -320,50 +308,6 @@ class Client:
         with as_invalid_argument():
             request = pb.RemoveGroupRequest(group=group)
         await self._connection.call(self._connection.stub.RemoveGroup, request)
-
-    async def pull(
-        self,
-        parent: str,
-        partition: int,
-        offset: int,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        wait_seconds: float = 0.0,
-        **options: Unpack[ReadOptions],
-    ) -> Batch:
-        """Read records of a partition from `offset` on. Limits of 0 are the node's.
-
-        At the end of the partition it waits up to `wait_seconds` (the node's limit is a minute) for a record, then
-        returns an empty batch. Records that are gone from the log, or not selected, are skipped. Continue at the
-        batch's `next_offset`, also if it is empty. Raises `OffsetOutOfRange`, which has the bounds. See
-        `ReadOptions`."""
-        return await self._partitions.pull(
-            parent,
-            partition,
-            offset,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            wait_seconds=wait_seconds,
-            **options,
-        )
-
-    async def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:
-        """Store the next offset of a group of readers, by partition. A new group of members (`consumer`) begins there
-        as well."""
-        await self._partitions.commit_offsets(group, parent, offsets)
-
-    async def committed_offsets(self, group: str, parent: str) -> dict[int, int]:
-        """Return the offsets that a group has committed, by partition."""
-        return await self._partitions.committed_offsets(group, parent)
-
-    async def partitions(self, parent: str) -> list[PartitionBounds]:
-        """Return the partitions of a parent topic with their readable offsets. All are empty if it has no messages."""
-        return await self._partitions.bounds(parent)
-
-    async def offset_at(self, parent: str, partition: int, time_ms: int) -> int:
-        """Return the offset of the first message stored at or after `time_ms` (ms since 1970-01-01 UTC), or the end."""
-        return await self._partitions.offset_at(parent, partition, time_ms)
 
     async def parents(self) -> list[str]:
         """Return every parent topic that was ever published to, sorted."""

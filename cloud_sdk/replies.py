@@ -7,7 +7,7 @@ data. An answer without any (MQTT 3.1.1 has none) belongs to the request that ha
 import asyncio
 from typing import Any, Final
 
-from cloud_sdk.consuming.partitions import Partitions
+from cloud_sdk.consuming.partition_reader import PartitionReader
 from cloud_sdk.errors import ClientClosed, OffsetOutOfRange, SluiceError
 from cloud_sdk.message import Message, PartitionBounds
 
@@ -17,10 +17,10 @@ _WAIT_S: Final = 20.0  # how long one Pull waits
 class ReplyTopic:
     """The requests that wait for answers on one topic. The topic is read while there are any."""
 
-    __slots__ = ("_bounds", "_has_failed", "_parent", "_partitions", "_readers", "_topic", "waiting")
+    __slots__ = ("_bounds", "_has_failed", "_parent", "_reader", "_readers", "_topic", "waiting")
 
-    def __init__(self, partitions: Partitions, topic: str) -> None:
-        self._partitions = partitions
+    def __init__(self, reader: PartitionReader, topic: str) -> None:
+        self._reader = reader
         self._topic = topic
         self._parent = topic.partition("/")[0]
         self._readers: list[asyncio.Task[None]] = []
@@ -36,7 +36,7 @@ class ReplyTopic:
             self.stop()
             self._readers, self._bounds, self._has_failed = [], None, False
         if self._bounds is None:
-            self._bounds = asyncio.create_task(self._partitions.bounds(self._parent, self._topic))
+            self._bounds = asyncio.create_task(self._reader.partitions(self._parent, topic_filter=self._topic))
         bounds = await asyncio.shield(self._bounds)
         if not self._readers and self.waiting:
             # The node chooses the partition of the reply topic, so all are read.
@@ -66,7 +66,7 @@ class ReplyTopic:
     async def _read(self, partition: int, offset: int) -> None:
         while True:
             try:
-                batch = await self._partitions.pull(
+                batch = await self._reader.pull(
                     self._parent, partition, offset, wait_seconds=_WAIT_S, topic_filter=self._topic
                 )
             except OffsetOutOfRange as error:  # retention was faster
@@ -92,15 +92,15 @@ class ReplyTopic:
 class Replies:
     """The reply topics of a client on which requests wait."""
 
-    def __init__(self, partitions: Partitions) -> None:
-        self._partitions = partitions
+    def __init__(self, reader: PartitionReader) -> None:
+        self._reader = reader
         self._topics: dict[str, ReplyTopic] = {}
 
     async def expect(self, topic: str, correlation: bytes) -> "asyncio.Future[Message]":
         """Wait for an answer that is published from now on. `forget` has to follow."""
         reply_topic = self._topics.get(topic)
         if reply_topic is None:
-            reply_topic = self._topics[topic] = ReplyTopic(self._partitions, topic)
+            reply_topic = self._topics[topic] = ReplyTopic(self._reader, topic)
         return await reply_topic.add_request(correlation)
 
     def forget(self, topic: str, correlation: bytes) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
-from typing import Unpack
+from typing import Self, Unpack
 
 import grpc.aio
 
 import record
 from cloud_sdk.errors import InvalidArgument, SluiceError, TransactionEnded, Unavailable
-from cloud_sdk.lifetime.closing import called_from_handler_of, enter_handler
+from cloud_sdk.lifetime.closing import HandlerCaller, enter_handler
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
 from cloud_sdk.producing.producer import Producer
@@ -113,7 +113,7 @@ class Transaction:
             )
 
 
-class TransactionChecks:
+class TransactionChecks(HandlerCaller):
     """An async context manager. While it is open, it answers the node's checks for the client's name."""
 
     def __init__(self, connection: NodeConnection, name: str, checker: Checker, open_halves: set[int]) -> None:
@@ -127,15 +127,10 @@ class TransactionChecks:
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False  # `close` was called in the checker: its answer is the last
 
-    async def __aenter__(self) -> "TransactionChecks":
+    async def __aenter__(self) -> Self:
         self._connection.resources.add(self)
         self._task = asyncio.create_task(self._run())
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Stop answering: the node asks other clients of the name. A running checker is cancelled. In a checker it
@@ -148,11 +143,6 @@ class TransactionChecks:
                 self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._connection.resources.discard(self)
-
-    @property
-    def is_called_from_handler(self) -> bool:
-        """Whether the caller runs on behalf of the checker."""
-        return called_from_handler_of((self,))
 
     def stop_waiting(self, *, for_node: bool) -> None:  # noqa: ARG002 - the protocol is `Resource`
         """Have a running `close` cancel the checker."""

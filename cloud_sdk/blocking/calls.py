@@ -8,67 +8,52 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from cloud_sdk.blocking.loop_thread import LoopThread
 from cloud_sdk.errors import ClientClosed
+from cloud_sdk.lifetime.closing import Closable, HandlerCaller
 from cloud_sdk.message import Message
 
-
-class Closable(Protocol):
-    """An asyncio object that can be closed."""
-
-    async def close(self) -> None: ...
-
-
-class Handling(Closable, Protocol):
-    """An asyncio object that calls handlers."""
-
-    @property
-    def is_called_from_handler(self) -> bool: ...
-
-    async def __aenter__(self) -> object: ...
-
-
 Arguments = ParamSpec("Arguments")
-Inner = TypeVar("Inner")
+Inner_co = TypeVar("Inner_co", covariant=True)
 ClosableInner = TypeVar("ClosableInner", bound=Closable)
-HandlingInner = TypeVar("HandlingInner", bound=Handling)
+HandlingInner = TypeVar("HandlingInner", bound=HandlerCaller)
 Result = TypeVar("Result")
 
 
-class Blocking(ABC, Generic[Inner]):
+class Blocking(ABC, Generic[Inner_co]):
     """An asyncio object of the SDK, as a context manager whose calls block."""
 
     def __enter__(self) -> Self:
         return self
 
     @abstractmethod
-    def _opened(self) -> tuple[LoopThread, Inner]:
+    def _opened(self) -> tuple[LoopThread, Inner_co]:
         """Return the thread and the asyncio object. Raises `ClientClosed`."""
 
 
 def blocking(
-    method: Callable[Concatenate[Inner, Arguments], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[Blocking[Inner], Arguments], Result]:
+    method: Callable[Concatenate[Inner_co, Arguments], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Blocking[Inner_co], Arguments], Result]:
     """Turn a method of an asyncio class into one that blocks, with the same signature and docstring."""
 
     @wraps(method)
-    def call(self: Blocking[Inner], /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def call(self: Blocking[Inner_co], /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
         thread, inner = self._opened()
         return thread.run(method(inner, *arguments, **options))
 
     return call
 
 
-class BlockingPart(Blocking[Inner]):
+class BlockingPart(Blocking[Inner_co]):
     """A part of a client that is open."""
 
-    def __init__(self, thread: LoopThread, inner: Inner) -> None:
+    def __init__(self, thread: LoopThread, inner: Inner_co) -> None:
         self._thread = thread
         self._inner = inner
 
-    def _opened(self) -> tuple[LoopThread, Inner]:
+    def _opened(self) -> tuple[LoopThread, Inner_co]:
         return self._thread, self._inner
 
 

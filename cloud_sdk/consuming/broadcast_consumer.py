@@ -3,12 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from cloud_sdk.consuming.pull_consumer import PullConsumer
 from cloud_sdk.errors import OffsetOutOfRange, SluiceError, TryAgain
-from cloud_sdk.lifetime.closing import enter_handler
+from cloud_sdk.lifetime.closing import HandlerCaller, enter_handler
 from cloud_sdk.lifetime.handler_lifetime import HandlerLifetime, log_end
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.message import Message
@@ -23,7 +22,7 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 30.0
 
 
-class BroadcastConsumer:
+class BroadcastConsumer(HandlerCaller):
     """An async context manager. While it is open, the handler is called for every message of the parent topic, one
     after the other, whoever else receives it. A message whose handler raises is tried again, up to `attempts` times in
     all, and then skipped.
@@ -40,16 +39,11 @@ class BroadcastConsumer:
         self._is_handling = False
         self._lifetime = HandlerLifetime(self, consumer.hand_over())
 
-    async def __aenter__(self) -> "BroadcastConsumer":
+    async def __aenter__(self) -> Self:
         self._lifetime.open()
         await self._consumer.positions()  # so that messages from here on are seen
         self._task = asyncio.create_task(self._run())
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def wait(self) -> None:
         """Wait until the consumer is closed. Raises the error that ended it, if it ended by itself, and `ClientClosed`
@@ -67,11 +61,6 @@ class BroadcastConsumer:
             if not self.is_called_from_handler or not self._is_handling:
                 self.stop_waiting(for_node=False)
         await self._lifetime.wait_closed()
-
-    @property
-    def is_called_from_handler(self) -> bool:
-        """Whether the caller runs on behalf of the handler of this consumer."""
-        return self._lifetime.is_called_from_handler
 
     def stop_waiting(self, *, for_node: bool) -> None:
         """Have a running `close` cancel the handler; `for_node`: and wait for nothing else."""

@@ -5,19 +5,19 @@ Readers do not share messages: several of them on the same parent topic each get
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Unpack
 
 from cloud_sdk.consumer_options import SelectionOptions, Start
-from cloud_sdk.consuming.partitions import Partitions
+from cloud_sdk.consuming.partition_reader import PartitionReader
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError
+from cloud_sdk.lifetime.closing import Closable
 from cloud_sdk.lifetime.open_resources import OpenResources
 from cloud_sdk.message import Batch, Message
 
 _WAIT_S: Final = 20.0  # how long one Pull waits at the end
 
 
-class PullConsumer:
+class PullConsumer(Closable):
     """An async context manager and an endless async iterator of `Message`. For one task at a time.
 
     It reads the given `partitions` of `parent`, or all of them. With a `group` it begins at the offsets that the group
@@ -26,7 +26,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        reader: Partitions,
+        reader: PartitionReader,
         resources: OpenResources,
         parent: str,
         *,
@@ -47,14 +47,6 @@ class PullConsumer:
         self._positions: dict[int, int] | None = None  # next offsets by partition; None: not known yet
         self._reads: dict[int, asyncio.Task[Batch]] = {}
         self._closed = False
-
-    async def __aenter__(self) -> "PullConsumer":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
@@ -111,21 +103,21 @@ class PullConsumer:
     async def seek_to(self, start: Start) -> None:
         """Continue at the oldest messages, or behind the newest."""
         positions = await self.positions()
-        bounds = [each for each in await self._reader.bounds(self._parent) if each.partition in positions]
+        bounds = [each for each in await self._reader.partitions(self._parent) if each.partition in positions]
         await self.seek({each.partition: each.begin if start == "earliest" else each.end for each in bounds})
 
     async def skip_gone(self) -> None:
         """Move positions that a partition does not hold to its nearest bound: to the oldest message if retention has
         removed the next one, and to the end if the log has become shorter. Other positions stay."""
         positions = await self._load_positions()
-        bounds = await self._reader.bounds(self._parent)
+        bounds = await self._reader.partitions(self._parent)
         inside = {each.partition: min(max(positions.get(each.partition, 0), each.begin), each.end) for each in bounds}
         await self.seek({each: offset for each, offset in inside.items() if offset != positions.get(each, offset)})
 
     async def lag(self) -> dict[int, int]:
         """Return how many messages lie between the position and the end, by partition, selected or not."""
         positions = await self._load_positions()
-        bounds = await self._reader.bounds(self._parent)
+        bounds = await self._reader.partitions(self._parent)
         return {each.partition: each.end - positions[each.partition] for each in bounds if each.partition in positions}
 
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
@@ -162,7 +154,7 @@ class PullConsumer:
         if self._resources is not None:
             self._resources.add(self)
         if self._positions is None:
-            bounds = await self._reader.bounds(self._parent)
+            bounds = await self._reader.partitions(self._parent)
             known = {} if self._group is None else await self._reader.committed_offsets(self._group, self._parent)
             positions: dict[int, int] = {}
             for each in bounds:

@@ -4,13 +4,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 from cloud_sdk.errors import SluiceError, TryAgain
 from cloud_sdk.groups.leases import Lease
 from cloud_sdk.groups.simple_consumer import Delivery, SimpleConsumer
-from cloud_sdk.lifetime.closing import enter_handler
+from cloud_sdk.lifetime.closing import HandlerCaller, enter_handler
 from cloud_sdk.lifetime.handler_lifetime import HandlerLifetime, log_end
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.transport.connection import Retry, is_transient
@@ -23,7 +22,7 @@ _WAIT_S: Final = 20.0  # how long one receive waits for messages
 _EXTENSIONS: Final = 3  # how often a lease is extended within its length
 
 
-class PushConsumer:
+class PushConsumer(HandlerCaller):
     """An async context manager. While it is open, the handler is called for up to `concurrency` messages at once.
 
     A message is acknowledged when its handler returns. If the handler raises, the message comes again after a delay
@@ -50,16 +49,11 @@ class PushConsumer:
         self._workers: list[asyncio.Task[None]] = []
         self._lifetime = HandlerLifetime(self, consumer.hand_over())
 
-    async def __aenter__(self) -> "PushConsumer":
+    async def __aenter__(self) -> Self:
         self._lifetime.open()
         self._workers = [asyncio.create_task(self._handle_lanes()) for _ in range(self._concurrency)]
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._extend_leases())]
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def wait(self) -> None:
         """Wait until the consumer is closed. Raises the error that ended it, if it ended by itself, and `ClientClosed`
@@ -76,11 +70,6 @@ class PushConsumer:
             self._stop_receiving()
             self._lifetime.start_close(self._finish())
         await self._lifetime.wait_closed()
-
-    @property
-    def is_called_from_handler(self) -> bool:
-        """Whether the caller runs on behalf of a handler of this consumer."""
-        return self._lifetime.is_called_from_handler
 
     def stop_waiting(self, *, for_node: bool) -> None:
         """Have a running `close` cancel the handlers; `for_node`: and send no more settlements."""

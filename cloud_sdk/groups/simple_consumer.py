@@ -10,7 +10,6 @@ Then the node hands out nothing of a partition while an older message of it is l
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Final
 
 import record
@@ -18,7 +17,7 @@ from cloud_sdk.consumer_options import Start, checked_start
 from cloud_sdk.errors import ClientClosed, InvalidArgument, as_invalid_argument, require_positive
 from cloud_sdk.groups.leases import Lease
 from cloud_sdk.groups.member_stream import MemberStream
-from cloud_sdk.lifetime.closing import create_closing_task, wait_for_close
+from cloud_sdk.lifetime.closing import Closable, create_closing_task, wait_for_close
 from cloud_sdk.lifetime.open_resources import OpenResources
 from cloud_sdk.message import Message
 from cloud_sdk.proto import sluice_pb2 as pb
@@ -59,7 +58,7 @@ class Delivery(Message):
         return not await self._consumer.extend((self,), seconds)
 
 
-class SimpleConsumer:
+class SimpleConsumer(Closable):
     """An async context manager and an endless async iterator of `Delivery`. For one task at a time.
 
     A cancelled wait loses nothing. Messages that arrive all the same are returned by the next wait, as long as their
@@ -102,14 +101,6 @@ class SimpleConsumer:
         self._member = MemberStream(connection, request)
         self._resources: OpenResources | None = connection.resources  # None: its owner closes it
         self._closing: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> "SimpleConsumer":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     def __aiter__(self) -> "SimpleConsumer":
         return self

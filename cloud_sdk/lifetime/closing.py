@@ -1,4 +1,4 @@
-"""Closing from inside a handler: `close()` must not wait for the handler that calls it.
+"""Closing at the end of a block, and from inside a handler: `close()` must not wait for the handler that calls it.
 
 A handler may close its own consumer or the client. What runs on behalf of a handler is therefore marked, including the
 tasks and threads that it starts. The work of `close()` runs in a task of its own without the mark.
@@ -6,9 +6,10 @@ tasks and threads that it starts. The work of `close()` runs in a task of its ow
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import ContextVar, copy_context
-from typing import Final
+from typing import Final, Self
 
 from cloud_sdk.errors import SluiceError
 from cloud_sdk.lifetime.tasks import is_cancelled
@@ -17,6 +18,28 @@ logger = logging.getLogger(__name__)
 
 # The consumers whose handler runs in this context.
 _CONSUMERS: Final[ContextVar[tuple[object, ...]]] = ContextVar("consumers", default=())
+
+
+class Closable(ABC):
+    """An async context manager that is closed at the end of its block."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class HandlerCaller(Closable):
+    """A `Closable` that calls a handler while it is open."""
+
+    @property
+    def is_called_from_handler(self) -> bool:
+        """Whether the caller runs on behalf of a handler of this object."""
+        return called_from_handler_of((self,))
 
 
 def enter_handler(consumer: object) -> None:

@@ -25,11 +25,6 @@ class HandlerLifetime:
         """Whether `close` was called."""
         return self._closing is not None
 
-    @property
-    def is_called_from_handler(self) -> bool:
-        """Whether the caller runs on behalf of a handler of the consumer."""
-        return called_from_handler_of((self._consumer,))
-
     def open(self) -> None:
         """Close the consumer with its client from now on. Raises `ClientClosed`."""
         self._resources.add(self._consumer)
@@ -38,12 +33,12 @@ class HandlerLifetime:
         """Close the consumer by `work`, in a task of its own."""
         self._closing = create_closing_task(self._close(work))
         self._closed_by_client = self._resources.is_closed
-        if self.is_called_from_handler:
+        if called_from_handler_of((self._consumer,)):
             self._closing.add_done_callback(log_lost_settlements)
 
     async def wait_closed(self) -> None:
         """Wait until `start_close` has done its work. Returns at once in a handler of the consumer."""
-        if self._closing is not None and not self.is_called_from_handler:
+        if self._closing is not None and not called_from_handler_of((self._consumer,)):
             await wait_for_close(self._closing, lambda: self._consumer.stop_waiting(for_node=False))
 
     def give_up(self) -> None:

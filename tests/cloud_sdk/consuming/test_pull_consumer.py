@@ -18,7 +18,7 @@ from cloud_sdk import (
     Unavailable,
 )
 from cloud_sdk.blocking import Client as BlockingClient
-from cloud_sdk.consuming.partitions import Partitions
+from cloud_sdk.consuming.partition_reader import PartitionReader
 from cloud_sdk.consuming.pull_consumer import PullConsumer
 from tests.waiting import patience
 
@@ -303,7 +303,7 @@ async def test_a_request_after_failed_ones_is_answered(client: Client, monkeypat
 
     replies = client._replies
     with monkeypatch.context() as patched:
-        patched.setattr(Partitions, "pull", pull)
+        patched.setattr(PartitionReader, "pull", pull)
         first = await replies.expect("answers/x", b"1")
         with pytest.raises(Unavailable):
             await first

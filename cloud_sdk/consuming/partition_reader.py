@@ -1,4 +1,4 @@
-"""Reads of partitions by offset: the calls that `Client`, `PullConsumer` and `Replies` share."""
+"""Reads of partitions by offset: the calls of `Client` that `PullConsumer` and `Replies` use."""
 
 from collections.abc import Mapping
 from typing import Unpack
@@ -10,8 +10,8 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import NodeConnection
 
 
-class Partitions:
-    """The partitions of a node's parent topics. `Client` has methods of the same names, which document these."""
+class PartitionReader:
+    """Reads the partitions of a node's parent topics."""
 
     __slots__ = ("_connection",)
 
@@ -29,6 +29,12 @@ class Partitions:
         wait_seconds: float = 0.0,
         **options: Unpack[ReadOptions],
     ) -> Batch:
+        """Read records of a partition from `offset` on. Limits of 0 are the node's.
+
+        At the end of the partition it waits up to `wait_seconds` (the node's limit is a minute) for a record, then
+        returns an empty batch. Records that are gone from the log, or not selected, are skipped. Continue at the
+        batch's `next_offset`, also if it is empty. Raises `OffsetOutOfRange`, which has the bounds. See
+        `ReadOptions`."""
         selection = selection_of(options)
         with as_invalid_argument():
             request = pb.PullRequest(
@@ -55,19 +61,23 @@ class Partitions:
             reply.gone,
         )
 
-    async def bounds(self, parent: str, topic_filter: str = "") -> list[PartitionBounds]:
-        """Return where each partition begins and ends. The right to read `topic_filter` suffices."""
+    async def partitions(self, parent: str, *, topic_filter: str = "") -> list[PartitionBounds]:
+        """Return the partitions of a parent topic with their readable offsets. All are empty if it has no messages.
+        With a `topic_filter` below the parent, the right to subscribe to that suffices."""
         with as_invalid_argument():
             request = pb.PartitionsRequest(parent=parent, topic_filter=topic_filter)
         reply = await self._connection.call(self._connection.stub.Partitions, request)
         return [PartitionBounds(each.partition, each.begin, each.end) for each in reply.partitions]
 
     async def offset_at(self, parent: str, partition: int, time_ms: int) -> int:
+        """Return the offset of the first message stored at or after `time_ms` (ms since 1970-01-01 UTC), or the end."""
         with as_invalid_argument():
             request = pb.OffsetAtRequest(parent=parent, partition=partition, time_ms=time_ms)
         return (await self._connection.call(self._connection.stub.OffsetAt, request)).offset
 
     async def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:
+        """Store the next offset of a group of readers, by partition. A new group of members (`Client.consumer`) begins
+        there as well."""
         with as_invalid_argument():
             request = pb.CommitOffsetsRequest(
                 group=group,
@@ -77,6 +87,7 @@ class Partitions:
         await self._connection.call(self._connection.stub.CommitOffsets, request)
 
     async def committed_offsets(self, group: str, parent: str) -> dict[int, int]:
+        """Return the offsets that a group has committed, by partition."""
         with as_invalid_argument():
             request = pb.CommittedOffsetsRequest(group=group, parent=parent)
         reply = await self._connection.call(self._connection.stub.CommittedOffsets, request)
