@@ -145,7 +145,7 @@ async def test_removals_leave_the_disk_to_others_for_most_of_the_time(tmp_path: 
     engine = await Engine.open(tmp_path, CONFIG, disk=disk)
     for _ in range(20):
         await append(engine, message(b"t", SEGMENT // 2))
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert len(disk.spans) > 3
     for (began, ended), (following, _) in pairwise(disk.spans):
         assert following - ended >= 3 * (ended - began)
@@ -174,7 +174,7 @@ async def test_a_stop_waits_for_one_removal_and_the_next_start_does_the_others(t
     engine = await Engine.open(tmp_path, CONFIG, disk=disk)
     for _ in range(20):
         await append(engine, message(b"t", SEGMENT // 2))
-    removing = asyncio.create_task(engine.enforce_retention())
+    removing = asyncio.create_task(engine._retention.enforce())
     await asyncio.to_thread(disk.asked.wait)
     closing = asyncio.create_task(engine.close())
     await until(engine._retention._stopped.is_set)
@@ -183,7 +183,7 @@ async def test_a_stop_waits_for_one_removal_and_the_next_start_does_the_others(t
     await removing
     assert disk.removed == 1
     engine = await Engine.open(tmp_path, CONFIG, disk=disk)
-    await engine.enforce_retention()
+    await engine._retention.enforce()
     assert disk.removed > 3
     assert segments(engine.stats().log_end - engine.stats().log_begin) <= segments(LIMIT) + 1
     await engine.close()
