@@ -1,5 +1,6 @@
 """The settings of a store, with all its bounds."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -8,6 +9,21 @@ from record.layout import HEADER_SIZE, MAX_FRAME
 
 POLICIES: Final = ("fsync", "interval")
 MAX_MAX_DELIVERIES: Final = 250  # deliveries are counted in a byte
+_HOURS: Final = re.compile(r"(\d{1,2})-(\d{1,2})", re.ASCII)
+
+
+def hours_of_day(text: str) -> frozenset[int]:
+    """The hours of the day from the first number of a text up to the second, which may be after midnight.
+
+    "2-5" are 2, 3 and 4, and "22-1" are 22, 23 and 0; "" stands for all hours. Raises ValueError.
+    """
+    if not text:
+        return frozenset(range(24))
+    match = _HOURS.fullmatch(text)
+    begin, end = (int(match[1]), int(match[2])) if match is not None else (24, 24)
+    if begin > 23 or end > 24 or begin == end:
+        raise ValueError(f'retention_hours must be two different hours of the day, such as "2-5", and not {text!r}')
+    return frozenset(hour % 24 for hour in range(begin, end if begin < end else end + 24))
 
 
 @dataclass(slots=True, frozen=True)
@@ -38,6 +54,7 @@ class StoreConfig:
     retention_age_s: float = 0  # remove segments whose newest record is older; 0: never
     retention_parents: Mapping[bytes, float] = field(default_factory=dict)  # retention_age_s of these parent topics
     retention_bytes: int = 0  # remove the oldest segments while the rest has at least these bytes; 0: never
+    retention_hours: str = ""  # UTC; removal by age waits for these hours of the day (`hours_of_day`)
     retention_check_s: float = 10.0  # time between retention's checks
     serve_damaged: bool = False  # when opening, verify the whole log, and skip the damaged ranges from then on
     max_deliveries: int = 16  # of a message to a group; the message is a dead letter after them
@@ -93,5 +110,6 @@ class StoreConfig:
             raise ValueError("retry_delays_s must be one delay or more, none negative")
         if self.max_queue_ends < 1:
             raise ValueError("max_queue_ends must be at least 1")
+        hours_of_day(self.retention_hours)
         if any(b"/" in parent or age_s < 0 for parent, age_s in self.retention_parents.items()):
             raise ValueError("retention_parents must be first levels of topics with ages that are not negative")

@@ -24,6 +24,7 @@ from gateway.config.split import SplitConfig
 from gateway.config.split import check as check_split
 from matcher.names import MAX_LENGTH, MAX_LEVELS
 from record.layout import HEADER_SIZE
+from store.config import hours_of_day
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +165,7 @@ class StoreSettings:
     tail_cache_bytes: int = bounded(64 << 20, 0, 1 << 40)  # the newest part of the log in memory
     view_cache_bytes: int = bounded(64 << 20, 1 << 20, 1 << 40)  # RocksDB's cache
     max_queue_ends: int = bounded(2 << 20, 1, 1 << 32)  # queues (as of topics) known in memory, 32 bytes each
+    retention_hours: str = ""  # "2-5": segments are removed by age from 2:00 to 5:00 UTC only; "": at any time
     retention_bytes: int = bounded(0, 0, 1 << 60)  # the oldest segments are removed while the log is larger; 0: never
     # Seconds between checks of an open transaction with its publisher.
     transaction_check_s: int = bounded(60, 1, 86_400)
@@ -374,6 +376,10 @@ def _check_store(config: Config) -> None:
             raise ConfigError(f"store.retention_parents.{parent} must be between 0 and {1 << 40}, not {age_s}")
         if any(mark in parent for mark in "/+#\0"):
             raise ConfigError(f"store.retention_parents must name first levels of topics, not {parent!r}")
+    try:
+        hours_of_day(store.retention_hours)
+    except ValueError as error:
+        raise ConfigError(f"store.{error}") from None
     if not 1 <= len(store.retry_delays_s) <= 250:
         raise ConfigError("the number of store.retry_delays_s must be between 1 and 250")
     if not 0 <= min(store.retry_delays_s) <= max(store.retry_delays_s) <= 86_400:

@@ -6,7 +6,7 @@ from typing import Final
 
 import record
 from store.api import partition_queue
-from store.config import StoreConfig
+from store.config import StoreConfig, hours_of_day
 from store.errors import LogCorrupt
 from store.log.commitlog import CommitLog
 from store.log.reader import LogReader
@@ -17,6 +17,7 @@ from store.views.queues.begins import Floors
 
 _PAGE: Final = 32  # parent topics checked per turn of the loop
 _MAX_PARENTS: Final = 1024  # checked per segment; if there are more, the segment stays until the common age
+_HOUR_MS: Final = 3_600_000
 
 
 class Expiry:
@@ -28,6 +29,7 @@ class Expiry:
         self._bytes = config.retention_bytes
         self._age_s = config.retention_age_s
         self._ages_s = dict(config.retention_parents)
+        self._hours = hours_of_day(config.retention_hours)
         self._segments = segments
         self._reader = reader
         self._views = views
@@ -74,9 +76,9 @@ class Expiry:
     async def _newest_before(self, base: int, active: int) -> int | None:
         """An upper bound of the store times before `base`: that of the first valid record that begins a segment.
 
-        None if there is no such record, or if no age is configured.
+        None if there is no such record, or if nothing is removed by age now.
         """
-        if not self._age_s and not self._ages_s:
+        if not (self._age_s or self._ages_s) or self._clock() // _HOUR_MS % 24 not in self._hours:
             return None
         for following in range(base, active + 1, self._segments.size):
             try:

@@ -98,6 +98,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[store]\nretry_delays_s = [1.5]\n", r"store.retry_delays_s\[0\] in .* must be a whole number"),
         ("[store]\nretry_delays_s = '10'\n", "store.retry_delays_s in .* must be a list"),
         ("[store]\nmax_groups = 0\n", "store.max_groups"),
+        ("[store]\nretention_hours = '2:00-5:00'\n", "store.retention_hours must be two different hours"),
         ("[store.retention_parents]\ndebug = -1\n", "store.retention_parents.debug must be between 0"),
         ("[store.retention_parents]\n'home/bath' = 1\n", "first levels of topics, not 'home/bath'"),
         (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matcher.names import parent_of
 from record.layout import HEADER_SIZE
-from store.config import StoreConfig
+from store.config import StoreConfig, hours_of_day
 from store.log.segments import segment_name
 from tests.store.simulation.model import Model
 
@@ -39,6 +39,8 @@ class Reclaiming:
         following = base + config.segment_size
         if config.retention_bytes and end - following >= config.retention_bytes:
             return True
+        if now // 3_600_000 % 24 not in hours_of_day(config.retention_hours):
+            return False
         newest = self._first_time(following)
         if not config.retention_parents:
             return _is_past(now, newest, config.retention_age_s)

@@ -37,6 +37,7 @@ def settings(rng: Random) -> StoreConfig:
         view_flush_bytes=rng.choice((3000, 1 << 30)),
         view_cache_bytes=0,
         retention_bytes=length,
+        retention_hours=rng.choice(("", "", "0-12", "12-24")),
         retention_age_s=age_s,
         retention_parents=ages_s,
         transaction_check_s=rng.choice((3, 40)),
