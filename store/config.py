@@ -54,6 +54,8 @@ class StoreConfig:
     retention_age_s: float = 0  # remove segments whose newest record is older; 0: never
     retention_parents: Mapping[bytes, float] = field(default_factory=dict)  # retention_age_s of these parent topics
     retention_bytes: int = 0  # remove the oldest segments while the rest has at least these bytes; 0: never
+    retention_free_bytes: int = 0  # remove the oldest segments while the disk has fewer bytes free; 0: never
+    retention_keep_bytes: int = 1 << 30  # of log that `retention_free_bytes` leaves
     retention_hours: str = ""  # UTC; removal by age waits for these hours of the day (`hours_of_day`)
     retention_check_s: float = 10.0  # time between retention's checks
     serve_damaged: bool = False  # when opening, verify the whole log, and skip the damaged ranges from then on
@@ -90,7 +92,8 @@ class StoreConfig:
         for name in (
             *("spacing_ms", "max_wait_ms", "tail_cache_bytes", "checkpoint_age_s"),
             *("view_flush_bytes", "view_cache_bytes"),
-            *("retention_age_s", "retention_bytes", "retention_check_s", "transaction_check_s", "transaction_checks"),
+            *("retention_age_s", "retention_bytes", "retention_free_bytes", "retention_keep_bytes"),
+            *("retention_check_s", "transaction_check_s", "transaction_checks"),
         ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")

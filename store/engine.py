@@ -240,6 +240,7 @@ class Engine(Queries):
 
     def stats(self) -> StoreStats:
         places, size = self._segments.damaged.size(self._views.begin)
+        free_bytes = self._segments.free_bytes()
         return StoreStats(
             log_begin=self._views.begin,
             log_end=self._log.end,
@@ -249,6 +250,8 @@ class Engine(Queries):
             checkpoint=self._views.checkpointed,
             log_bytes=len(self._segments.bases) * self._segments.size,
             view_bytes=self._database.size(),
+            free_bytes=free_bytes,
+            is_disk_low=free_bytes < self._config.retention_free_bytes,
             tail_bytes=self._tail.size,
             pending_bytes=self._log.pending_bytes,
             sessions=self._views.sessions.count,

@@ -165,6 +165,10 @@ class StoreSettings:
     tail_cache_bytes: int = bounded(64 << 20, 0, 1 << 40)  # the newest part of the log in memory
     view_cache_bytes: int = bounded(64 << 20, 1 << 20, 1 << 40)  # RocksDB's cache
     max_queue_ends: int = bounded(2 << 20, 1, 1 << 32)  # queues (as of topics) known in memory, 32 bytes each
+    # The oldest segments are removed while the log's disk has fewer bytes free; 0: never. That leaves
+    # `retention_keep_bytes` of the log.
+    retention_free_bytes: int = bounded(0, 0, 1 << 60)
+    retention_keep_bytes: int = bounded(1 << 30, 0, 1 << 60)
     retention_hours: str = ""  # "2-5": segments are removed by age from 2:00 to 5:00 UTC only; "": at any time
     retention_bytes: int = bounded(0, 0, 1 << 60)  # the oldest segments are removed while the log is larger; 0: never
     # Seconds between checks of an open transaction with its publisher.

@@ -61,6 +61,8 @@ class HttpFront:
         stats = self._store.stats()
         status = "failed" if stats.failed else "ok"
         body = {"status": status, "log_end": stats.log_end, "checkpoint": stats.checkpoint}
+        if stats.is_disk_low:
+            body |= {"free_bytes": stats.free_bytes}
         if stats.damaged_places or stats.damage_met:
             body |= {"damaged_places": stats.damaged_places, "damage_met": stats.damage_met}
         return web.json_response(body, status=503 if stats.failed else 200)

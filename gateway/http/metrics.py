@@ -137,6 +137,8 @@ class NodeCollector:
             ("sluice_store_checkpoint", "Position up to which the views are on disk", stats.checkpoint),
             ("sluice_store_log_bytes", "Bytes of log segments on disk", stats.log_bytes),
             ("sluice_store_view_bytes", "Bytes of views on disk", stats.view_bytes),
+            ("sluice_store_free_bytes", "Bytes free on the disk of the log", stats.free_bytes),
+            ("sluice_store_disk_low", "1 when fewer are free than retention is to leave", int(stats.is_disk_low)),
             ("sluice_store_tail_bytes", "Bytes in the tail cache", stats.tail_bytes),
             ("sluice_store_sessions", "Durable sessions", stats.sessions),
             ("sluice_store_retained", "Retained values", stats.retained),

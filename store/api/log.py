@@ -133,6 +133,8 @@ class StoreStats:
     checkpoint: int
     log_bytes: int  # on disk
     view_bytes: int
+    free_bytes: int  # of the log's file system
+    is_disk_low: bool  # fewer bytes are free than retention is to leave
     tail_bytes: int  # in the tail cache
     pending_bytes: int  # accepted by append, not yet committed
     sessions: int  # durable sessions

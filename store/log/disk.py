@@ -77,6 +77,16 @@ class Disk:
         """Remove a file if it exists. A crash before the folder is synced may bring it back."""
         path.unlink(missing_ok=True)
 
+    def free_bytes(self, folder: Path) -> int:
+        """Bytes that the file system of a folder has free for this process."""
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize
+
+    def freed_by_removal(self, path: Path) -> int:
+        """Bytes that are free when the file is removed: none while it has other names, as in a backup beside it."""
+        found = path.stat()
+        return found.st_blocks * 512 if found.st_nlink == 1 else 0
+
     def read(self, fd: int, length: int, offset: int) -> bytes:
         """Read `length` bytes, fewer only at the end of the file. May wait for the device."""
         data = os.pread(fd, length, offset)

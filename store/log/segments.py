@@ -133,6 +133,28 @@ class Segments:
             self._make(base)
         return self.open(base)
 
+    def free_bytes(self) -> int:
+        """Bytes that the file system has free. For any thread."""
+        return self.disk.free_bytes(self.folder)
+
+    def cut_for_room(self, wanted: int, limit: int) -> int:
+        """Where the log has to begin, at most at `limit`, so that `wanted` bytes are free. For any thread.
+
+        0 if nothing has to be removed, or if that would free nothing. Raises OSError.
+        """
+        with self._lock:
+            bases = [base for base in self.bases if base + self.size <= limit]
+        cut = 0
+        lacking = wanted - self.disk.free_bytes(self.folder)
+        for base in bases:
+            if lacking <= 0:
+                break
+            freed = self.disk.freed_by_removal(self.folder / segment_name(base))
+            if freed:
+                lacking -= freed
+                cut = base + self.size
+        return cut
+
     def forget(self, begin: int) -> None:
         """Let the log begin at the segment `begin`. The files of the earlier segments stay until `remove`."""
         with self._lock:

@@ -1,4 +1,5 @@
-"""Decides which segments retention may remove: by age, by the ages of parent topics, and by the log's length."""
+"""Decides which segments retention may remove: by age, by the ages of parent topics, by the log's length, and by the
+room on the disk."""
 
 import asyncio
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ class Expiry:
         self, config: StoreConfig, segments: Segments, reader: LogReader, views: Views, log: CommitLog, clock: Clock
     ) -> None:
         self._bytes = config.retention_bytes
+        self._free_bytes = config.retention_free_bytes
+        self._keep_bytes = config.retention_keep_bytes
         self._age_s = config.retention_age_s
         self._ages_s = dict(config.retention_parents)
         self._hours = hours_of_day(config.retention_hours)
@@ -40,7 +43,7 @@ class Expiry:
     @property
     def is_on(self) -> bool:
         """Whether any retention limit is configured."""
-        return bool(self._bytes or self._age_s or self._ages_s)
+        return bool(self._bytes or self._free_bytes or self._age_s or self._ages_s)
 
     def move_floors(self) -> None:
         """Move the floors, at which queues begin, to the current time minus their parent topic's age.
@@ -57,14 +60,23 @@ class Expiry:
         end, size = self._log.end, self._segments.size
         active = self._segments.base_of(max(end - 1, 0))
         cut, oldest = self._views.begin, self._views.begin_time
+        too_long = max(end - self._bytes if self._bytes else 0, await self._cut_for_room(end, active))
         while cut + size <= active:
-            if not self._bytes or end - cut - size < self._bytes:
+            if cut + size > too_long:
                 newest = await self._newest_before(cut + size, active)
                 if newest is None or not await self._has_expired(range(cut, cut + size), oldest, newest):
                     break
                 oldest = newest
             cut += size
         return cut
+
+    async def _cut_for_room(self, end: int, active: int) -> int:
+        """Up to where segments have to go so that the disk has the configured room, and room for the next segment."""
+        if not self._free_bytes:
+            return 0
+        wanted = self._free_bytes + (0 if self._segments.has(active + self._segments.size) else self._segments.size)
+        limit = min(active, self._segments.base_of(max(end - self._keep_bytes, 0)))
+        return await asyncio.get_running_loop().run_in_executor(None, self._segments.cut_for_room, wanted, limit)
 
     async def time_of(self, position: int) -> int:
         """Store time of the record at `position`, or of the next one behind known damage. Raises `LogCorrupt`."""

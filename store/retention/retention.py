@@ -1,4 +1,4 @@
-"""Removes whole segments from the beginning of the log, by age and by size, in the background.
+"""Removes whole segments from the beginning of the log, by age, by size and by the room on the disk, in the background.
 
 It checks whenever the log begins another segment, so that the log is longer than its limit by two segments at most, and
 what is written during a removal.
@@ -71,6 +71,7 @@ class Retention:
         self._stopped = asyncio.Event()
         self._is_due = asyncio.Event()  # a check, or a stop
         self._task: asyncio.Task[None] | None = None
+        self._is_disk_low = False  # and nothing can be removed: a warning says so
 
     def start(self) -> None:
         """Start the background task if a retention limit is configured."""
@@ -116,6 +117,17 @@ class Retention:
             cut = min(cut, await self._expiry.cut())
         if cut > self._views.begin:
             await self._remove_before(cut)
+        else:
+            self._check_room()
+
+    def _check_room(self) -> None:
+        """Warn once if the disk has too little room and nothing can be removed."""
+        free = self._segments.free_bytes()
+        is_low = free < self._config.retention_free_bytes
+        if is_low and not self._is_disk_low:
+            text = "the disk of %s has only %d bytes free, and retention may remove nothing more"
+            logger.warning(text, self._segments.folder, free)
+        self._is_disk_low = is_low
 
     async def _run(self) -> None:
         while not self._stopped.is_set() and not self._log.failed:

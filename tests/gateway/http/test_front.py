@@ -1,5 +1,7 @@
 """The HTTP front: `/health` and `/metrics`."""
 
+from dataclasses import replace
+
 import aiohttp
 
 from gateway.node.node import Node
@@ -19,6 +21,16 @@ async def test_health_says_whether_the_log_takes_appends(node: Node) -> None:
     node._engine._log.fail(StoreFailed("the disk is gone"))
     status, body = await get(node, "/health")
     assert (status, '"failed"' in body) == (503, True)
+
+
+async def test_a_disk_with_too_little_room_shows(node: Node) -> None:
+    assert '"free_bytes"' not in (await get(node, "/health"))[1]
+    assert "\nsluice_store_disk_low 0.0\n" in (await get(node, "/metrics"))[1]
+    assert node._engine is not None
+    node._engine._config = replace(node._engine._config, retention_free_bytes=1 << 60)
+    status, body = await get(node, "/health")
+    assert (status, '"free_bytes"' in body) == (200, True)
+    assert "\nsluice_store_disk_low 1.0\n" in (await get(node, "/metrics"))[1]
 
 
 async def test_metrics_count_what_happened(node: Node) -> None:

@@ -90,6 +90,7 @@ class SimulatedDisk(Disk):
         self.fault: Fault | None = None
         self.dead = False  # after a cut: nothing reaches the files until `restart`
         self.full = False
+        self.capacity = 0  # bytes of segments that it has room for
 
     def write_past_cache(self, fd: int) -> None:
         """Not here, where writes end anywhere."""
@@ -179,6 +180,13 @@ class SimulatedDisk(Disk):
             if self.fault.wait < 0:
                 self.fault = None
                 raise _failed()
+
+    def free_bytes(self, folder: Path) -> int:
+        return self.capacity - sum(path.stat().st_size for path in folder.glob("*.log"))
+
+    def freed_by_removal(self, path: Path) -> int:
+        """As if no backup shared the file."""
+        return path.stat().st_size
 
     def read_cached(self, fd: int, buffer: memoryview, offset: int) -> bool:
         self._reads += 1

@@ -32,7 +32,7 @@ from tests.store.simulation.pop_clients import PopClients
 from tests.store.simulation.reclaiming import Reclaiming
 from tests.store.simulation.records import Records
 from tests.store.simulation.rows import check_rows
-from tests.store.simulation.settings import settings
+from tests.store.simulation.settings import DISK, settings
 from tests.store.simulation.truth import Truth
 
 First = TypeVar("First")
@@ -55,7 +55,8 @@ class History:
         self.copies = Copies(folder)
         self.counts: Counter[str] = Counter()
         self.config = settings(rng)
-        self.reclaiming = Reclaiming(self.config, self.path / "log")
+        self.disk.capacity = DISK * self.config.segment_size
+        self.reclaiming = Reclaiming(self.config, self.path / "log", self.disk)
         # Either the store's services alone let messages go and tell of groups, or records of theirs come at random too.
         self._moves = rng.random() < 0.4
         self.records = Records(rng, self.config.segment_size - 200, moves=self._moves, reclaims=self.reclaiming.is_on)

@@ -5,6 +5,7 @@ from pathlib import Path
 from matcher.names import parent_of
 from record.layout import HEADER_SIZE
 from store.config import StoreConfig, hours_of_day
+from store.log.disk import Disk
 from store.log.segments import segment_name
 from tests.store.simulation.model import Model
 
@@ -12,14 +13,18 @@ from tests.store.simulation.model import Model
 class Reclaiming:
     """The rule, for segments in the folder `log`."""
 
-    def __init__(self, config: StoreConfig, log: Path) -> None:
+    def __init__(self, config: StoreConfig, log: Path, disk: Disk) -> None:
         self._config = config
         self._log = log
+        self._disk = disk
 
     @property
     def is_on(self) -> bool:
         """Whether anything goes."""
-        return bool(self._config.retention_bytes or self._config.retention_age_s or self._config.retention_parents)
+        config = self._config
+        return bool(
+            config.retention_bytes or config.retention_free_bytes or config.retention_age_s or config.retention_parents
+        )
 
     def floor(self, parent: bytes, now: int) -> int:
         """Store time (ms) from which on the queues of a parent topic answer at `now`; only ages of parents hide."""
@@ -29,14 +34,20 @@ class Reclaiming:
     def cut(self, begin: int, end: int, now: int, model: Model) -> int:
         """Where a log from `begin` to `end` may begin at `now` (ms). The segment with its last byte stays."""
         size = self._config.segment_size
-        while begin + size <= max(end - 1, 0) // size * size and self.may_go(begin, end, now, model):
+        first = begin
+        while begin + size <= max(end - 1, 0) // size * size and self.may_go(begin, end, now, model, begin - first):
             begin += size
         return begin
 
-    def may_go(self, base: int, end: int, now: int, model: Model) -> bool:
-        """Whether the segment is one too many, or too old for all who have a record in it. `model` knows all of it."""
+    def may_go(self, base: int, end: int, now: int, model: Model, freed: int = 0) -> bool:
+        """Whether the segment is one too many, or too old for all who have a record in it. `model` knows all of it.
+
+        freed: bytes of segments that go before it.
+        """
         config = self._config
         following = base + config.segment_size
+        if config.retention_free_bytes and self._lacks(end) > freed and end - following >= config.retention_keep_bytes:
+            return True
         if config.retention_bytes and end - following >= config.retention_bytes:
             return True
         if now // 3_600_000 % 24 not in hours_of_day(config.retention_hours):
@@ -49,6 +60,13 @@ class Reclaiming:
             _is_past(now, newest, config.retention_parents.get(parent, config.retention_age_s))
             for parent in _parents(range(base, following), model)
         )
+
+    def _lacks(self, end: int) -> int:
+        """Bytes that the disk has too few, with those of a next segment."""
+        size = self._config.segment_size
+        is_prepared = (self._log / segment_name(max(end - 1, 0) // size * size + size)).exists()
+        wanted = self._config.retention_free_bytes + (0 if is_prepared else size)
+        return wanted - self._disk.free_bytes(self._log)
 
     def _first_time(self, base: int) -> int:
         """Store time of a segment's first record."""

@@ -4,22 +4,24 @@ from random import Random
 
 from store.config import StoreConfig
 
+DISK = 9  # segments that the disk has room for, as far as retention looks at it
 FOREVER = 10**6  # seconds: such a timer of the store does not fire by itself, the history calls it
 
 
 def settings(rng: Random) -> StoreConfig:
     """Of a data folder with segments of some KiB."""
     size = rng.choice((4096, 4096, 8192, 16384))
-    length, age_s, ages_s = rng.choice(
+    length, free, age_s, ages_s = rng.choice(
         (
-            (0, 0, {}),
-            (0, 0, {}),
-            (size, 0, {}),
-            (3 * size, 0, {}),
-            (0, 20, {}),
-            (4 * size, 20, {}),
-            (0, 20, {b"a": 5, b"": 0}),
-            (6 * size, 0, {b"a": 10, b"b": 30, b"many": 1}),
+            (0, 0, 0, {}),
+            (0, 0, 0, {}),
+            (size, 0, 0, {}),
+            (3 * size, 0, 0, {}),
+            (0, 4 * size, 0, {}),
+            (0, 0, 20, {}),
+            (4 * size, 0, 20, {}),
+            (0, 0, 20, {b"a": 5, b"": 0}),
+            (6 * size, 3 * size, 0, {b"a": 10, b"b": 30, b"many": 1}),
         )
     )
     return StoreConfig(
@@ -37,6 +39,8 @@ def settings(rng: Random) -> StoreConfig:
         view_flush_bytes=rng.choice((3000, 1 << 30)),
         view_cache_bytes=0,
         retention_bytes=length,
+        retention_free_bytes=free,
+        retention_keep_bytes=rng.choice((0, 3 * size)),
         retention_hours=rng.choice(("", "", "0-12", "12-24")),
         retention_age_s=age_s,
         retention_parents=ages_s,
