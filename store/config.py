@@ -67,7 +67,7 @@ class StoreConfig:
     max_group_queues: int = 1 << 16  # queues that one group consumes
     max_group_leases: int = 1 << 16  # leased or returned messages of a group in the queues of one pop
     max_group_window: int = 1 << 17  # offsets of a queue from the first unfinished to the last leased
-    max_group_objects: int = 1 << 14  # groups' queues and blocks of 256 leases in memory, 3 KB each
+    max_group_objects: int = 1 << 14  # groups' queues and blocks of 256 leases in memory, 3 to 7 KB each
     transaction_check_s: float = 60.0  # time before each check of an open transaction with its producer
     lease_s: float = 5.0  # of a separate gateway; it counts as dead when it sends no heartbeat for as long
     transaction_checks: int = 15  # per transaction; it is rolled back after them

@@ -14,7 +14,7 @@ import msgspec
 
 import record
 from record.layout import Kind
-from store.api import PendingRetained, Rule, StoredSubscription, User
+from store.api import DeadLetterReason, PendingRetained, Rule, StoredSubscription, User
 
 MAX_REACH: Final = 65_536  # offsets: the default of `SessionOpened.reach`
 
@@ -248,6 +248,8 @@ class DeadLettered(ControlRecord, frozen=True):
     kind = Kind.DEAD_LETTERED
     queue: bytes
     offsets: Sequence[int]
+    reason: DeadLetterReason = DeadLetterReason.LEASE_ENDED
+    error: bytes = b""  # what the consumer said of the last failure
 
 
 class GroupReset(ControlRecord, frozen=True):

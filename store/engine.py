@@ -15,6 +15,7 @@ from pathlib import Path
 from store.api import (
     Attendance,
     CommitListener,
+    DeadLetterReason,
     Done,
     Handed,
     Listening,
@@ -179,8 +180,10 @@ class Engine(Queries):
         """Fire due timers and check due transactions now instead of when the timer wakes."""
         await self._held.release_due()
 
-    async def dead_letter(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
-        return await self._groups.dead_letter(group, receipts, member)
+    async def dead_letter(
+        self, group: bytes, receipts: Sequence[Receipts], reason: DeadLetterReason, member: bytes = b""
+    ) -> list[Receipts]:
+        return await self._groups.dead_letter(group, receipts, reason, member)
 
     async def release_leases(self, group: bytes, queue: bytes) -> None:
         await self._groups.release(group, queue)

@@ -252,14 +252,44 @@ class ReceiveRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., wait_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ..., max_deliveries: _Optional[int] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., ordered: _Optional[bool] = ..., member: _Optional[str] = ...) -> None: ...
 
 class ReceiveReply(_message.Message):
-    __slots__ = ("runs", "frames", "expired")
+    __slots__ = ("runs", "frames", "expired", "dead_letters")
     RUNS_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedCompositeFieldContainer[Run]
     frames: bytes
     expired: _containers.RepeatedCompositeFieldContainer[Run]
-    def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., frames: _Optional[bytes] = ..., expired: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
+    dead_letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    def __init__(self, runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., frames: _Optional[bytes] = ..., expired: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., dead_letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("reason", "error", "deliveries", "queue", "offset", "first_ms", "last_ms")
+    class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        LEASE_ENDED: _ClassVar[DeadLetter.Reason]
+        FAILED: _ClassVar[DeadLetter.Reason]
+        FORWARDED: _ClassVar[DeadLetter.Reason]
+        TOO_LARGE: _ClassVar[DeadLetter.Reason]
+    LEASE_ENDED: DeadLetter.Reason
+    FAILED: DeadLetter.Reason
+    FORWARDED: DeadLetter.Reason
+    TOO_LARGE: DeadLetter.Reason
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    reason: DeadLetter.Reason
+    error: str
+    deliveries: int
+    queue: str
+    offset: int
+    first_ms: int
+    last_ms: int
+    def __init__(self, reason: _Optional[_Union[DeadLetter.Reason, str]] = ..., error: _Optional[str] = ..., deliveries: _Optional[int] = ..., queue: _Optional[str] = ..., offset: _Optional[int] = ..., first_ms: _Optional[int] = ..., last_ms: _Optional[int] = ...) -> None: ...
 
 class Run(_message.Message):
     __slots__ = ("partition", "offset", "count", "deliveries")
@@ -292,16 +322,18 @@ class AcknowledgeRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., member: _Optional[str] = ..., max_deliveries: _Optional[int] = ...) -> None: ...
 
 class Postponed(_message.Message):
-    __slots__ = ("run", "delay_ms", "unseen", "extends")
+    __slots__ = ("run", "delay_ms", "unseen", "extends", "error")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
     EXTENDS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     run: Run
     delay_ms: int
     unseen: bool
     extends: bool
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ..., extends: _Optional[bool] = ...) -> None: ...
+    error: str
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ..., extends: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
 
 class AcknowledgeReply(_message.Message):
     __slots__ = ("expired",)
@@ -328,16 +360,18 @@ class ConsumeRequest(_message.Message):
     def __init__(self, member: _Optional[_Union[ReceiveRequest, _Mapping]] = ..., number: _Optional[int] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., wants: _Optional[bool] = ..., wait_ms: _Optional[int] = ..., stops: _Optional[bool] = ...) -> None: ...
 
 class ConsumeReply(_message.Message):
-    __slots__ = ("settled", "batch", "runs", "frames")
+    __slots__ = ("settled", "batch", "runs", "frames", "dead_letters")
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     settled: _containers.RepeatedCompositeFieldContainer[Settled]
     batch: int
     runs: _containers.RepeatedCompositeFieldContainer[Run]
     frames: bytes
-    def __init__(self, settled: _Optional[_Iterable[_Union[Settled, _Mapping]]] = ..., batch: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., frames: _Optional[bytes] = ...) -> None: ...
+    dead_letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    def __init__(self, settled: _Optional[_Iterable[_Union[Settled, _Mapping]]] = ..., batch: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., frames: _Optional[bytes] = ..., dead_letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ...) -> None: ...
 
 class Settled(_message.Message):
     __slots__ = ("number", "expired", "error")
@@ -546,7 +580,7 @@ class TraceReply(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[TraceEvent, _Mapping]]] = ..., after: _Optional[bytes] = ...) -> None: ...
 
 class TraceEvent(_message.Message):
-    __slots__ = ("kind", "time_ms", "position", "who", "queue", "offset", "until_ms", "member")
+    __slots__ = ("kind", "time_ms", "position", "who", "queue", "offset", "until_ms", "member", "reason", "error")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STORED: _ClassVar[TraceEvent.Kind]
@@ -583,6 +617,8 @@ class TraceEvent(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     kind: TraceEvent.Kind
     time_ms: int
     position: int
@@ -591,4 +627,6 @@ class TraceEvent(_message.Message):
     offset: int
     until_ms: int
     member: str
-    def __init__(self, kind: _Optional[_Union[TraceEvent.Kind, str]] = ..., time_ms: _Optional[int] = ..., position: _Optional[int] = ..., who: _Optional[str] = ..., queue: _Optional[str] = ..., offset: _Optional[int] = ..., until_ms: _Optional[int] = ..., member: _Optional[str] = ...) -> None: ...
+    reason: DeadLetter.Reason
+    error: str
+    def __init__(self, kind: _Optional[_Union[TraceEvent.Kind, str]] = ..., time_ms: _Optional[int] = ..., position: _Optional[int] = ..., who: _Optional[str] = ..., queue: _Optional[str] = ..., offset: _Optional[int] = ..., until_ms: _Optional[int] = ..., member: _Optional[str] = ..., reason: _Optional[_Union[DeadLetter.Reason, str]] = ..., error: _Optional[str] = ...) -> None: ...

@@ -9,7 +9,7 @@ from gateway.rocketmq.receive_calls import check_invisible_ms
 from gateway.rocketmq.status import OK, RocketError, status_of
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source
-from store.api import Receipts, Store
+from store.api import DeadLetterReason, Failed, Receipts, Store
 
 _STALE = RocketError(
     pb.INVALID_RECEIPT_HANDLE, "the message is finished, or its lease ended and the message was delivered again"
@@ -65,7 +65,7 @@ class SettleCalls:
         check_invisible_ms(delay_ms, 0, self._limits)
         member = client_key.client_id.encode()
         if self._leases.remove(client_key, source, receipts):  # a push consumer, whose handler has failed
-            stale = await self._groups.settle(source, (), (), member, failed=[(receipts, delay_ms)])
+            stale = await self._groups.settle(source, (), (), member, failed=[Failed(receipts, delay_ms)])
         else:
             stale = await self._groups.settle(source, (), [(receipts, delay_ms)], member)
         if stale:
@@ -80,7 +80,8 @@ class SettleCalls:
             raise RocketError(pb.ILLEGAL_TOPIC, "the message is already a dead letter")
         receipts = receipts_of(source, request.receipt_handle)
         self._leases.remove(client_key, source, receipts)
-        if await self._groups.dead_letter(source, [receipts], client_key.client_id.encode()):
+        member = client_key.client_id.encode()
+        if await self._groups.dead_letter(source, [receipts], DeadLetterReason.FORWARDED, member):
             raise _STALE
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 

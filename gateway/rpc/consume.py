@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 import grpc.aio
 
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc.group_calls import GroupCalls, GroupMember, wire_runs
+from gateway.rpc.group_calls import GroupCalls, GroupMember, wire_dead_letters, wire_runs
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.rights import PREFIX, Rights
@@ -256,6 +256,8 @@ class ConsumeStream:
             async with self._writing:
                 reply = pb.ConsumeReply(batch=number, settled=self._ready_answers(), runs=wire_runs(popped.runs))
                 reply.frames = b"".join([run.data for run in popped.runs])
+                if popped.dead_letters:
+                    reply.dead_letters.extend(wire_dead_letters(popped.dead_letters))
                 await self._context.write(reply)
             is_sent = True
         finally:

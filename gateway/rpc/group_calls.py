@@ -9,13 +9,25 @@ from typing import Final
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source, dead_letter_source, parent_source
+from gateway.rpc.queue_names import display_name
 from gateway.rpc.request_fields import group_name, member_name, parent_name, within
 from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.visibility import caller_user, is_group_visible
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
-from store.api import GroupQueueState, PopRequest, PopResult, Receipts, Run, Start, Store
+from store.api import (
+    MAX_ERROR,
+    DeadLetter,
+    Failed,
+    GroupQueueState,
+    PopRequest,
+    PopResult,
+    Receipts,
+    Run,
+    Start,
+    Store,
+)
 from store.config import MAX_MAX_DELIVERIES
 from store.errors import StoreError
 
@@ -40,7 +52,7 @@ class RequestedSettlement:
     done: list[Receipts]
     again: list[tuple[Receipts, int]]
     unsent: list[tuple[Receipts, int]]
-    failed: list[tuple[Receipts, int | None]]
+    failed: list[Failed]
 
 
 class GroupCalls:
@@ -145,14 +157,17 @@ class GroupCalls:
         settlement = RequestedSettlement([_receipts(source, run) for run in request.done], [], [], [])
         for postponed in request.again:
             receipts, delay_ms = _receipts(source, postponed.run), postponed.delay_ms
+            error = postponed.error.encode()
+            if len(error) > MAX_ERROR:
+                raise invalid(f"an error has at most {MAX_ERROR} bytes")
             if postponed.unseen:
                 settlement.unsent.append((receipts, 0))
             elif not postponed.HasField("delay_ms"):
-                settlement.failed.append((receipts, None))
+                settlement.failed.append(Failed(receipts, None, error))
             elif postponed.extends or not delay_ms:
                 settlement.again.append((receipts, delay_ms))
             else:
-                settlement.failed.append((receipts, delay_ms))
+                settlement.failed.append(Failed(receipts, delay_ms, error))
         return settlement
 
     async def reset(self, request: pb.ResetGroupRequest) -> pb.ResetGroupReply:
@@ -215,7 +230,8 @@ def _is_within(request: SettleRequest, limit: int) -> bool:
 
 def _reply(popped: PopResult, stale: Sequence[Receipts]) -> pb.ReceiveReply:
     frames = b"".join([run.data for run in popped.runs])
-    return pb.ReceiveReply(runs=wire_runs(popped.runs), frames=frames, expired=wire_runs(stale))
+    letters = wire_dead_letters(popped.dead_letters)
+    return pb.ReceiveReply(runs=wire_runs(popped.runs), frames=frames, expired=wire_runs(stale), dead_letters=letters)
 
 
 def _queue(source: Source, partition: int) -> bytes:
@@ -233,6 +249,22 @@ def wire_runs(runs: Sequence[Run | Receipts]) -> list[pb.Run]:
     return [
         pb.Run(partition=_partition(run.queue), offset=run.offset, count=run.count, deliveries=run.deliveries)
         for run in runs
+    ]
+
+
+def wire_dead_letters(letters: Sequence[DeadLetter]) -> list[pb.DeadLetter]:
+    """Dead letters in wire format."""
+    return [
+        pb.DeadLetter(
+            reason=each.reason.name,
+            error=each.error.decode(errors="replace"),
+            deliveries=each.deliveries,
+            queue=display_name(each.queue),
+            offset=each.offset,
+            first_ms=each.first_ms,
+            last_ms=each.last_ms,
+        )
+        for each in letters
     ]
 
 

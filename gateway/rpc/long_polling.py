@@ -19,7 +19,16 @@ from typing import Final
 
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
-from store.api import GroupStore, PopRequest, PopResult, Receipts, dead_letter_queue, partition_queue
+from store.api import (
+    DeadLetterReason,
+    Failed,
+    GroupStore,
+    PopRequest,
+    PopResult,
+    Receipts,
+    dead_letter_queue,
+    partition_queue,
+)
 
 _SOURCES: Final = 256  # in the cache; each has all partitions of a topic
 _MAX_TIMER_S: Final = 3600.0
@@ -131,7 +140,7 @@ class LongPolling:
         again: Sequence[tuple[Receipts, int]],
         member: bytes = b"",
         unsent: Sequence[tuple[Receipts, int]] = (),
-        failed: Sequence[tuple[Receipts, int | None]] = (),
+        failed: Sequence[Failed] = (),
         max_deliveries: int = 0,
     ) -> list[Receipts]:
         """See `Store.settle`."""
@@ -144,9 +153,11 @@ class LongPolling:
         await self._store.settle(source.group, (), (), [(receipt, 0) for receipt in receipts])
         self._wake_limited(source)
 
-    async def dead_letter(self, source: Source, receipts: Sequence[Receipts], member: bytes) -> list[Receipts]:
+    async def dead_letter(
+        self, source: Source, receipts: Sequence[Receipts], reason: DeadLetterReason, member: bytes
+    ) -> list[Receipts]:
         """See `Store.dead_letter`."""
-        stale = await self._store.dead_letter(source.group, receipts, member)
+        stale = await self._store.dead_letter(source.group, receipts, reason, member)
         self._wake_limited(source)
         return stale
 

@@ -11,6 +11,7 @@ import orjson
 
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.queue_names import display_name
 from gateway.rpc.status import invalid
 from matcher.names import has_wildcard, is_shared, matches, parent_of, split_shared
 from record.layout import FLAG_DELAYED, FLAG_HELD, FLAG_REVIVED, Kind
@@ -94,7 +95,7 @@ class Trace:
                 queue = _partition(self._topic, partition)
                 offset = await self._offset(state, queue)
                 if offset >= 0:
-                    event.queue, event.offset = _display_name(queue), offset
+                    event.queue, event.offset = display_name(queue), offset
         self._events.append(event)
 
     async def _control_record(self, state: _TraceState, data: bytes, start: int, kind: int) -> None:
@@ -108,6 +109,8 @@ class Trace:
             offset = await self._offset(state, letters.queue)
             if offset in letters.offsets:
                 self._add_event(Event.DEAD_LETTERED, data, start, subject, letters.queue, offset)
+                error = letters.error.decode(errors="replace")
+                self._events[-1].MergeFrom(Event(reason=letters.reason.name, error=error))
                 self._offsets.pop(dead_letter_queue(subject), None)
                 state.known.add(f"dead {record.store_time_of(data, start)} {subject.decode()}")
         elif kind == Kind.GROUP_RESET:
@@ -207,7 +210,7 @@ class Trace:
                 time_ms=record.store_time_of(data, start),
                 position=record.position_of(data, start),
                 who=actor.decode(),
-                queue=_display_name(queue) if queue else "",
+                queue=display_name(queue) if queue else "",
                 offset=offset,
                 until_ms=until,
                 member=_member_of(data, start) if kind in _MEMBER_EVENTS else "",
@@ -287,15 +290,8 @@ def _contains(runs: list[tuple[int, int]], offset: int) -> bool:
 
 def _actor_key(subject: bytes, queue: bytes) -> str:
     kind = "share" if is_shared(subject) else "who"
-    return f"{kind} {subject.decode()} {_display_name(queue)}"
+    return f"{kind} {subject.decode()} {display_name(queue)}"
 
 
 def _partition(topic: bytes, partition: int) -> bytes:
     return b"p%b\0%b" % (parent_of(topic), partition.to_bytes(2, "big"))
-
-
-def _display_name(queue: bytes) -> str:
-    """A queue's name for people."""
-    if queue[:1] == b"p":
-        return f"{queue[1:-3].decode()}[{int.from_bytes(queue[-2:], 'big')}]"
-    return f"dead letters of {queue[1:].decode()}" if queue[:1] == b"d" else queue[1:].decode()

@@ -252,7 +252,7 @@ class SharedGroup:
             member = self._accepting(message, now_ms)
             if member is None:
                 self._counters.dropped_oversized += 1
-                self.leases.dead_letter(offset, deliveries)
+                self.leases.reject(offset, deliveries)
                 return True
         session = member.session
         qos = min(member.qos, message.qos)

@@ -13,7 +13,7 @@ from gateway.observe.counters import Counters
 from gateway.observe.throttled_log import log_failure
 from gateway.session.inflight import RESERVED, Inflight
 from gateway.shared.member import SharedMember
-from store.api import GroupStore, Receipts, subscription_queue
+from store.api import DeadLetterReason, GroupStore, Receipts, subscription_queue
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -108,8 +108,8 @@ class Leases:
         if self._timer is None:
             self._timer = self._loop.call_later(_SETTLE_SECONDS, self.flush)
 
-    def dead_letter(self, offset: int, deliveries: int) -> None:
-        """Have the store soon make a message a dead letter of the group."""
+    def reject(self, offset: int, deliveries: int) -> None:
+        """Have the store soon make a message a dead letter of the group, because it is too large for the members."""
         self._dead.setdefault(deliveries, []).append(offset)
         if self._timer is None:
             self._timer = self._loop.call_later(_SETTLE_SECONDS, self.flush)
@@ -190,7 +190,7 @@ class Leases:
 
     async def _dead_letter(self, receipts: Sequence[Receipts]) -> None:
         try:
-            await self._store.dead_letter(self.group, receipts)
+            await self._store.dead_letter(self.group, receipts, DeadLetterReason.TOO_LARGE)
         except StoreError as error:
             log_failure(log, error, "messages of %r cannot be made dead letters: %s", self.group)
         if self.is_limited:

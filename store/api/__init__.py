@@ -16,6 +16,10 @@ from store.api.accounts import AccountStore, Rule, User
 from store.api.appended import Appended
 from store.api.gateways import Attendance, GatewayStore, NamedClaim
 from store.api.groups import (
+    MAX_ERROR,
+    DeadLetter,
+    DeadLetterReason,
+    Failed,
     GroupQueueState,
     GroupState,
     GroupStore,
@@ -59,6 +63,7 @@ from store.api.queues import (
 from store.api.sessions import Outbound, PendingRetained, SessionState, SessionStore, StoredSubscription, StoredWill
 
 __all__ = [
+    "MAX_ERROR",
     "AccountStore",
     "Addressed",
     "Appended",
@@ -69,7 +74,10 @@ __all__ = [
     "Chunk",
     "Commit",
     "CommitListener",
+    "DeadLetter",
+    "DeadLetterReason",
     "Done",
+    "Failed",
     "Fetched",
     "Found",
     "GatewayStore",

@@ -1,11 +1,13 @@
 """Consumer groups: leases on messages of queues, and how they are settled."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import Protocol
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Final, Protocol
 
 from matcher.selector import EVERYTHING, Selection
+
+MAX_ERROR: Final = 256  # bytes of the error of a failed message
 
 
 class Start(Enum):
@@ -58,6 +60,37 @@ class Receipts:
     deliveries: int  # how often each of them was leased out
 
 
+class DeadLetterReason(IntEnum):
+    """Why a group gave a message up."""
+
+    LEASE_ENDED = 0  # the lease of its last allowed delivery ran out, or was given back
+    FAILED = 1  # its last allowed delivery failed
+    FORWARDED = 2  # a consumer gave it up
+    TOO_LARGE = 3  # the members of a shared subscription do not accept packets of its size
+
+
+@dataclass(slots=True, frozen=True)
+class DeadLetter:
+    """Where a dead letter came from, and why."""
+
+    reason: DeadLetterReason
+    error: bytes  # what the consumer said of the last failure, UTF-8; b"": nothing
+    deliveries: int  # how often the message was leased out, but at most 254
+    queue: bytes
+    offset: int  # in `queue`
+    first_ms: int  # when the group leased it for the first time
+    last_ms: int  # when the group leased it for the last time
+
+
+@dataclass(slots=True, frozen=True)
+class Failed:
+    """Leased messages that a consumer could not handle."""
+
+    receipts: Receipts
+    delay_ms: int | None  # until they come again; None: the configured delay for their number of deliveries
+    error: bytes = b""  # what happened, UTF-8, up to `MAX_ERROR` bytes; kept if they become dead letters
+
+
 @dataclass(slots=True, frozen=True)
 class Handed:
     """A leased QoS 2 message of a shared subscription that belongs to one session from now on."""
@@ -88,6 +121,7 @@ class PopResult:
     is_limited: bool  # the group has as many messages out as it may; settling some makes room
     is_full: bool = False  # the request allowed no more than this; there may be more
     reclaimed: int = 0  # messages that retention removed before the group had them, passed over by this pop
+    dead_letters: list[DeadLetter] = field(default_factory=list)  # of each message of `runs` in a dead-letter queue
 
 
 @dataclass(slots=True, frozen=True)
@@ -127,20 +161,21 @@ class GroupStore(Protocol):
         again: Sequence[tuple[Receipts, int]] = (),
         unsent: Sequence[tuple[Receipts, int]] = (),
         member: bytes = b"",
-        failed: Sequence[tuple[Receipts, int | None]] = (),
+        failed: Sequence[Failed] = (),
         max_deliveries: int = 0,
     ) -> list[Receipts]:
         """Settle leased messages. Messages in `done` are finished. Those in `again` come again after a delay in ms: 0
         gives a message back, and a longer delay extends its lease. Those in `unsent` reached no consumer: they come
         again after the delay, and the delivery does not count. Those in `failed` become dead letters if they were
-        delivered `max_deliveries` times (0: as configured). Otherwise they come again after the delay; None is the
-        configured one for their number of deliveries.
+        delivered `max_deliveries` times (0: as configured). Otherwise they come again after the delay.
 
         Returns the receipts that were stale: their messages are finished or leased out again. Waits while the store is
         busy. Raises `StoreError`, and some messages may have been settled then; ValueError for a delay that is negative
-        or longer than 100 years."""
+        or longer than 100 years, or an error that is too long."""
 
-    async def dead_letter(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
+    async def dead_letter(
+        self, group: bytes, receipts: Sequence[Receipts], reason: DeadLetterReason, member: bytes = b""
+    ) -> list[Receipts]:
         """Move leased messages to the group's dead-letter queue. Returns the receipts that were stale. Waits while the
         store is busy. Raises `StoreError`, and some messages may have moved then; ValueError for messages of the
         dead-letter queue itself."""

@@ -20,8 +20,12 @@ from matcher.selector import EVERYTHING
 from record.layout import REFERENCE
 from store import control
 from store.api import (
+    MAX_ERROR,
     Appended,
+    DeadLetter,
+    DeadLetterReason,
     Done,
+    Failed,
     Handed,
     PopRequest,
     PopResult,
@@ -100,6 +104,7 @@ class GroupService:
             answer = None if is_early else self._loop.create_future()
             self._append(group, frames, touched, self._offer_later if is_early else self._offer, answer)
         leases = decision.leases
+        letters = self._letters(leases)
         if owner:
             self.owners.add(owner, group, leases, is_full=bool(touched) and popped.is_full)
         if not touched:
@@ -117,6 +122,9 @@ class GroupService:
             logger.error("a group does not get messages that are damaged: %s", damage)
         if self._clock() >= now + request.invisible_ms:
             popped.runs = self._still_leased(group, popped.runs)
+        if letters:
+            offsets = [(run.queue, run.offset + index) for run in popped.runs for index in range(run.count)]
+            popped.dead_letters = [letters[key] for key in offsets if key in letters]
         return popped
 
     async def settle(
@@ -126,7 +134,7 @@ class GroupService:
         again: Sequence[tuple[Receipts, int]] = (),
         unsent: Sequence[tuple[Receipts, int]] = (),
         member: bytes = b"",
-        failed: Sequence[tuple[Receipts, int | None]] = (),
+        failed: Sequence[Failed] = (),
         max_deliveries: int = 0,
     ) -> list[Receipts]:
         """See `store.api.GroupStore.settle`."""
@@ -139,13 +147,16 @@ class GroupService:
             is_back |= delay == 0
             _check_ms(delay)
             postponed.append((receipts, now + delay, not delay))
-        dead: list[Receipts] = []
+        dead: list[tuple[Receipts, DeadLetterReason, bytes]] = []
         limit, letters = max_deliveries or self._config.max_deliveries, dead_letter_queue(group)
-        for receipts, wait in failed:
+        for each in failed:
+            receipts = each.receipts
+            if len(each.error) > MAX_ERROR:
+                raise ValueError(f"an error has up to {MAX_ERROR} bytes, not {len(each.error)}")
             if limit <= receipts.deliveries != UNSENT and receipts.queue != letters:
-                dead.append(receipts)
+                dead.append((receipts, DeadLetterReason.FAILED, each.error))
                 continue
-            later = self._delay(receipts) if wait is None else wait
+            later = self._delay(receipts) if each.delay_ms is None else each.delay_ms
             _check_ms(later)
             is_back |= later == 0
             postponed.append((receipts, now + later, True))
@@ -158,12 +169,14 @@ class GroupService:
             self._notify_back(group)
         return stale
 
-    async def dead_letter(self, group: bytes, receipts: Sequence[Receipts], member: bytes = b"") -> list[Receipts]:
+    async def dead_letter(
+        self, group: bytes, receipts: Sequence[Receipts], reason: DeadLetterReason, member: bytes = b""
+    ) -> list[Receipts]:
         """See `store.api.GroupStore.dead_letter`."""
         letters = dead_letter_queue(group)
         if any(each.queue == letters for each in receipts):
             raise ValueError("a dead letter cannot become one again")
-        return await self._settle(group, LeaseSettlement(dead=receipts), member)
+        return await self._settle(group, LeaseSettlement(dead=[(each, reason, b"") for each in receipts]), member)
 
     async def _settle(self, group: bytes, settlement: LeaseSettlement, member: bytes) -> list[Receipts]:
         """Append a settlement. Returns the stale receipts once it is committed."""
@@ -288,6 +301,16 @@ class GroupService:
             wanted -= len(selected[each.queue].offsets)
         await self._unlocked(group)
         return selected
+
+    def _letters(self, leases: list[Run]) -> dict[tuple[bytes, int], DeadLetter]:
+        """Where the dead letters among these messages came from, by queue and offset."""
+        letters: dict[tuple[bytes, int], DeadLetter] = {}
+        for lease in leases:
+            if lease.queue[:1] == b"d":
+                found = self._views.dead_letters.find(lease.queue, lease.offset, lease.count)
+                for index in range(lease.count):
+                    letters[lease.queue, lease.offset + index] = found[index]
+        return letters
 
     def _end_ownership(self, group: bytes, decision: SettleDecision) -> None:
         """No gateway has the settled messages any more: others may lease them before that is committed."""

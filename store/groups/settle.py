@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from store import control
-from store.api import Receipts
+from store.api import DeadLetterReason, Receipts
 from store.groups.queue_decision import MOST_DEAD, QueueDecision, UncommittedQueues
 
 
@@ -17,12 +17,12 @@ class LeaseSettlement:
         done: Sequence[Receipts] = (),
         again: Sequence[tuple[Receipts, int, bool]] = (),
         unsent: Sequence[tuple[Receipts, int]] = (),
-        dead: Sequence[Receipts] = (),
+        dead: Sequence[tuple[Receipts, DeadLetterReason, bytes]] = (),
     ) -> None:
         self.done = done
         self.again = again  # may be leased again at a time; True: their leases end now
         self.unsent = unsent  # may be leased again at a time; their leases end now and do not count as deliveries
-        self.dead = dead  # become dead letters
+        self.dead = dead  # become dead letters; with the consumer's error
 
     def queues(self) -> dict[bytes, None]:
         """The queues of all receipts."""
@@ -31,7 +31,7 @@ class LeaseSettlement:
             queues[receipts.queue] = None
         for receipts, _ in self.unsent:
             queues[receipts.queue] = None
-        for receipts in self.dead:
+        for receipts, _, _ in self.dead:
             queues[receipts.queue] = None
         return queues
 
@@ -49,7 +49,7 @@ class SettleDecision:
         self._queues = {queue.queue: queue for queue in queues}
         self._done: dict[bytes, list[tuple[int, int]]] = {}  # by queue: first offset, count
         self._again: dict[bytes, list[tuple[int, int, int]]] = {}  # by queue: first offset, count, at
-        self._dead: dict[bytes, list[int]] = {}  # offsets by queue
+        self._dead: dict[tuple[bytes, DeadLetterReason, bytes], list[int]] = {}  # offsets by queue, reason and error
         self._runs = 0  # in `_done` and `_again`
         self.stale: list[Receipts] = []
         self.released: list[tuple[bytes, int, int]] = []  # (queue, first, end) that are leased no more
@@ -69,9 +69,9 @@ class SettleDecision:
             self._postpone(receipts, at, receipts.deliveries, ends_lease)
         for receipts, at in settlement.unsent:
             self._postpone(receipts, -at, receipts.deliveries - 1, True)
-        for receipts in settlement.dead:
+        for receipts, reason, error in settlement.dead:
             for first, end in self._claim(receipts, 0):
-                self._dead.setdefault(receipts.queue, []).extend(range(first, end))
+                self._dead.setdefault((receipts.queue, reason, error), []).extend(range(first, end))
                 self.released.append((receipts.queue, first, end))
 
     def touched(self) -> list[QueueDecision]:
@@ -91,9 +91,10 @@ class SettleDecision:
         else:
             frames = [control.Settled(some, {}).frame(group, member) for some in control.in_records(self._done)]
             frames += [control.Settled({}, some).frame(group, member) for some in control.in_records(self._again)]
-        for queue, dead in self._dead.items():
+        for (queue, reason, error), dead in self._dead.items():
             for at in range(0, len(dead), MOST_DEAD):
-                frames.append(control.DeadLettered(queue, dead[at : at + MOST_DEAD]).frame(group, member))
+                letters = control.DeadLettered(queue, dead[at : at + MOST_DEAD], reason, error)
+                frames.append(letters.frame(group, member))
         return frames
 
     def _postpone(self, receipts: Receipts, at: int, then: int, ends_lease: bool) -> None:

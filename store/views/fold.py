@@ -32,7 +32,9 @@ from store.views.access import Access
 from store.views.database.database import Checkpoint, Database
 from store.views.database.state import State
 from store.views.gateways import Gateways
+from store.views.groups.dead_letters import DeadLetters
 from store.views.groups.groups import Groups
+from store.views.groups.leases import Entry
 from store.views.groups.pops import Pops
 from store.views.groups.shares import Shares
 from store.views.held import Held, HeldRow
@@ -104,6 +106,7 @@ class Views:
         self.keys = Keys(self._state, self._index, self._generation_bytes)
         self.held = Held(self._state, begin)
         self.moved = MovedMessages(self._state, self._generation_bytes)
+        self.dead_letters = DeadLetters(self._state, self._index)
         self.pops = Pops(self._state, self.groups, config.max_group_objects)
         wanted = WantedFilters(self._state, self._dispatcher)
         self.shares = Shares(self._state, wanted, self._dispatcher, self.pops)
@@ -399,11 +402,11 @@ class Views:
             if packet_id:
                 self.sessions.outbound_changed(client, control.OutboundChanged([(packet_id, group, offset, 2)]))
 
-    def _fold_popped(self, group: bytes, event: control.Popped) -> None:
+    def _fold_popped(self, commit: Commit, start: int, group: bytes, event: control.Popped) -> None:
         queues = event.queues
         if None in self.pops.find_all(group, queues) and is_shared(group):
             queues = {queue: runs for queue, runs in queues.items() if not self._is_over(group, queue)}
-        self.pops.popped(group, queues, event.until_ms)
+        self.pops.popped(group, queues, event.until_ms, record.store_time_of(commit.data, start))
 
     def _fold_settled(self, commit: Commit, _: int, group: bytes, event: control.Settled) -> None:
         self.pops.settled(group, event)
@@ -412,7 +415,7 @@ class Views:
 
     def _fold_dead_lettered(self, commit: Commit, start: int, group: bytes, event: control.DeadLettered) -> None:
         had = self.pops.finished(group, event.queue, event.offsets)
-        self._dead_letter(commit, record.store_time_of(commit.data, start), group, event.queue, had)
+        self._dead_letter(commit, record.store_time_of(commit.data, start), group, event, had)
 
     def _fold_group_reset(self, commit: Commit, _: int, group: bytes, event: control.GroupReset) -> None:
         begins = {queue: offset for queue, offset in event.offsets.items() if not self._is_over(group, queue)}
@@ -458,17 +461,21 @@ class Views:
             return False
         return queue == subscription_queue(group) and not self.shares.exists(group)
 
-    def _dead_letter(self, commit: Commit, store_time: int, group: bytes, queue: bytes, offsets: list[int]) -> None:
-        """Enter the messages at these offsets of a queue into the group's dead-letter queue.
+    def _dead_letter(
+        self, commit: Commit, store_time: int, group: bytes, event: control.DeadLettered, had: list[tuple[int, Entry]]
+    ) -> None:
+        """Enter messages, by their offsets and entries, into the group's dead-letter queue.
 
         A reference that was dropped with its index generation is entered as a null reference. So dead letters have the
         same offsets no matter when the generation was dropped.
         """
+        queue, letters = event.queue, dead_letter_queue(group)
         end = self.end(queue)
-        for offset in offsets:
+        for offset, entry in had:
             if offset < end:
                 reference = self.references(queue, offset, 1) or _NOTHING
-                self._dispatcher.enter_reference(dead_letter_queue(group), at_time(reference, store_time))
+                at = self._dispatcher.enter_reference(letters, at_time(reference, store_time))
+                self.dead_letters.enter(letters, at, event, offset, entry)
                 if group not in commit.dead_letters:
                     commit.dead_letters.append(group)
 
@@ -488,7 +495,6 @@ class Views:
             Kind.WILL_SET: sessions.will_set,
             Kind.WILL_DROPPED: self.wills.dropped,
             Kind.GROUP_OFFSETS_COMMITTED: self._fold_offsets_committed,
-            Kind.POPPED: self._fold_popped,
             Kind.SHARE_JOINED: self.shares.gateway_joined,
             Kind.SHARE_LEFT: self.shares.gateway_left,
             Kind.SHARE_HANDED_OVER: self._fold_handed_over,
@@ -505,6 +511,7 @@ class Views:
             Kind.TIMERS_RECALLED: self._fold_timers_or_transactions,
             Kind.TRANSACTIONS_ENDED: self._fold_timers_or_transactions,
             Kind.TRANSACTIONS_CHECKED: self._fold_timers_or_transactions,
+            Kind.POPPED: self._fold_popped,
             Kind.SETTLED: self._fold_settled,
             Kind.DEAD_LETTERED: self._fold_dead_lettered,
             Kind.GROUP_RESET: self._fold_group_reset,

@@ -1,13 +1,16 @@
 """The state of a group in one queue: its next offset, and an entry for each message that is not finished.
 
-An offset below `next` is finished unless it has an entry. An entry says how often its message was leased, and when it
-may be leased again. Blocks of 256 offsets keep their entries in two columns, so a change to a run of offsets costs a
-few slice operations, however long the run is.
+An offset below `next` is finished unless it has an entry. An entry says how often its message was leased, when it may
+be leased again, and when it was leased for the first and for the last time. Blocks of 256 offsets keep their entries in
+columns, so a change to a run of offsets costs a few slice operations, however long the run is. Messages are leased for
+the first time in the order of their offsets, so a block keeps only the steps of these times. It has a column of the
+last times once a message of it is leased again.
 
 `due` orders the entries by time for the next pop. It is derived from the entries and is not part of the state.
 """
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import groupby
@@ -18,7 +21,7 @@ BLOCK: Final = 256  # offsets
 MAX_DELIVERIES: Final = 254  # the count stops here
 UNSENT: Final = 255  # instead of a count: the first lease was returned before a client got the message
 _LAST: Final = BLOCK - 1
-_RUN: Final = Struct(">BBBQ")  # first offset in the block, count - 1, deliveries, at
+_RUN: Final = Struct(">BBBQQQ")  # first offset in the block, count - 1, deliveries, at, first leased, last leased
 _HEAD: Final = Struct(">QQI")  # floor, next, unfinished
 _NONE: Final = bytes(BLOCK)
 _FIRST: Final = b"\1" * BLOCK
@@ -28,32 +31,72 @@ _UNCHANGED: Final = bytes(range(256))
 _STALE: Final = 256  # stale elements of `due` before it is rebuilt
 
 Run = tuple[int, int, int]  # first offset, end (exclusive), deliveries of each message
+Entry = tuple[int, int, int]  # deliveries; ms of the first and of the last lease
 
 
 class Block:
-    """The entries of offsets [256 n, 256 (n + 1)). An offset with 0 deliveries has no entry, whatever its `at`."""
+    """The entries of offsets [256 n, 256 (n + 1)). An offset with 0 deliveries has no entry, whatever its times."""
 
-    __slots__ = ("at", "count", "deliveries")
+    __slots__ = ("_first_ms", "_last_ms", "_steps", "at", "count", "deliveries")
 
     def __init__(self) -> None:
         self.deliveries = bytearray(BLOCK)
         self.at = array("Q", bytes(8 * BLOCK))  # when each may be leased again, ms
         self.count = 0  # of entries
+        self._steps = bytearray()  # ascending: the offsets from each of these on ...
+        self._first_ms = array("Q")  # ... were leased for the first time at this time
+        self._last_ms: array[int] | None = None  # when each was leased again; 0: never. None: 0 for all
 
     @classmethod
     def unpack(cls, row: bytes) -> "Block":
         block = cls()
-        for first, last, deliveries, at in _RUN.iter_unpack(row):
+        for first, last, deliveries, at, first_ms, last_ms in _RUN.iter_unpack(row):
             count = last + 1
             block.deliveries[first : first + count] = bytes((deliveries,)) * count
             block.at[first : first + count] = array("Q", (at,)) * count
             block.count += count
+            block.leased(first, first_ms)
+            if last_ms != first_ms:
+                block.leased_again(first, first + count, last_ms)
         return block
 
     def pack(self) -> bytes:
         """The row of the block. Equal entries give equal rows."""
-        runs = [_RUN.pack(first, end - first - 1, deliveries, at) for first, end, deliveries, at in self.runs()]
-        return b"".join(runs)
+        return b"".join(
+            [
+                _RUN.pack(low, high - low - 1, deliveries, at, first_ms, last_ms)
+                for first, end, deliveries, at in self.runs()
+                for low, high, first_ms, last_ms in self._times(first, end)
+            ]
+        )
+
+    def leased(self, first: int, time: int) -> None:
+        """The offsets from `first` on were leased for the first time at `time` (ms)."""
+        if not self._first_ms or self._first_ms[-1] != time:
+            self._steps.append(first)
+            self._first_ms.append(time)
+
+    def leased_again(self, low: int, high: int, time: int) -> None:
+        """The entries of [low, high) were leased again at `time` (ms)."""
+        if self._last_ms is None:
+            self._last_ms = array("Q", bytes(8 * BLOCK))
+        self._last_ms[low:high] = array("Q", (time,)) * (high - low)
+
+    def times_of(self, index: int) -> tuple[int, int]:
+        """When an entry was leased for the first and for the last time, ms."""
+        first_ms = self._first_ms[bisect_right(self._steps, index) - 1]
+        return first_ms, first_ms if self._last_ms is None else self._last_ms[index] or first_ms
+
+    def _times(self, low: int, high: int) -> Iterator[tuple[int, int, int, int]]:
+        """Runs of entries of [low, high) with equal times: (first, end, ms of the first lease, ms of the last)."""
+        if len(self._steps) == 1 and self._last_ms is None:
+            yield low, high, self._first_ms[0], self._first_ms[0]
+            return
+        first = low
+        for (first_ms, last_ms), run in groupby([self.times_of(index) for index in range(low, high)]):
+            end = first + sum(1 for _ in run)
+            yield first, end, first_ms, last_ms
+            first = end
 
     def runs(self, low: int = 0, high: int = BLOCK) -> Iterator[tuple[int, int, int, int]]:
         """Runs of equal entries in [low, high): (first, end, deliveries, at)."""
@@ -106,16 +149,17 @@ class QueueLeases:
         deliveries = self.blocks[number].deliveries
         return number * BLOCK + BLOCK - len(deliveries.lstrip(b"\0"))
 
-    def popped(self, runs: list[tuple[int, int]], until: int) -> None:
+    def popped(self, runs: list[tuple[int, int]], until: int, time: int) -> None:
+        """Apply POPPED, which was stored at `time` (ms)."""
         for first, count in runs:
             end = first + count
             known = min(end, self.next)
             if first < known:
-                self._update(first, known, until, _ONE_MORE)
+                self._update(first, known, until, _ONE_MORE, time)
             if end > self.next:
                 begin = max(first, self.next)
                 if begin < end:
-                    self._lease(begin, end, until)
+                    self._lease(begin, end, until, time)
                 self.next = end
 
     def settled(self, done: list[tuple[int, int]], again: list[tuple[int, int, int]]) -> None:
@@ -156,6 +200,12 @@ class QueueLeases:
         """How often the message was leased, or `UNSENT`. 0 if it is finished or was never leased."""
         block = self.blocks.get(offset // BLOCK)
         return 0 if block is None else block.deliveries[offset & _LAST]
+
+    def entry_of(self, offset: int) -> Entry | None:
+        """The entry of a message without its `at`, or None if it has none."""
+        block = self.blocks.get(offset // BLOCK)
+        deliveries = 0 if block is None else block.deliveries[offset & _LAST]
+        return None if block is None or not deliveries else (deliveries, *block.times_of(offset & _LAST))
 
     def is_run(self, first: int, end: int, deliveries: int) -> bool:
         """Whether all offsets of [first, end) have entries with these deliveries."""
@@ -217,7 +267,7 @@ class QueueLeases:
         self.unfinished = sum(block.count for block in self.blocks.values())
         self._rebuild_due()
 
-    def _lease(self, first: int, end: int, until: int) -> None:
+    def _lease(self, first: int, end: int, until: int, time: int) -> None:
         self.unfinished += end - first
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
@@ -227,11 +277,13 @@ class QueueLeases:
             block.deliveries[low:high] = _FIRST[:size]
             block.at[low:high] = array("Q", (until,)) * size
             block.count += size
+            block.leased(low, time)
             self.changed.add(number)
         self.expect(until, first, end)
 
-    def _update(self, first: int, end: int, at: int, deliveries: bytes) -> None:
-        """Set the time of the entries of [first, end). deliveries: the translation table for their delivery counts."""
+    def _update(self, first: int, end: int, at: int, deliveries: bytes, leased_ms: int = 0) -> None:
+        """Set the time of the entries of [first, end). deliveries: the translation table for their delivery counts.
+        leased_ms: when they were leased again; 0: they are not."""
         found = False
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
@@ -241,6 +293,8 @@ class QueueLeases:
             if deliveries is not _UNCHANGED:
                 block.deliveries[low:high] = block.deliveries[low:high].translate(deliveries)
             block.at[low:high] = array("Q", (at,)) * (high - low)
+            if leased_ms:
+                block.leased_again(low, high, leased_ms)
             self.changed.add(number)
         if found:
             self.expect(at, first, end)

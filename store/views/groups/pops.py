@@ -11,7 +11,7 @@ from typing import Final
 from store.control import Settled
 from store.views.database.state import State, owned
 from store.views.groups.groups import Groups
-from store.views.groups.leases import QueueLeases, unpack_head
+from store.views.groups.leases import Entry, QueueLeases, unpack_head
 
 _GROUPS: Final = b"j"  # group → number of its queues
 _HEADS: Final = b"n"  # queue → head
@@ -79,14 +79,15 @@ class Pops:
         self._write_group(group)
         return [(queue, *unpack_head(row)) for queue, row in self._state.scan(owned(_HEADS, group))]
 
-    def popped(self, group: bytes, queues: dict[bytes, list[tuple[int, int]]], until: int) -> None:
+    def popped(self, group: bytes, queues: dict[bytes, list[tuple[int, int]]], until: int, time: int) -> None:
+        """Apply POPPED, which was stored at `time` (ms)."""
         all_leases: list[QueueLeases] = []
         for queue in queues:
             leases = self.find(group, queue) or self._add(group, queue, self.begin_of(group, queue) or 0)
             self._begin_change(leases)  # before the next `find`, which may evict unchanged objects
             all_leases.append(leases)
         for leases, runs in zip(all_leases, queues.values(), strict=True):
-            leases.popped(runs, until)
+            leases.popped(runs, until, time)
         self._end_change(all_leases)
 
     def settled(self, group: bytes, event: Settled) -> None:
@@ -100,17 +101,18 @@ class Pops:
             leases.settled(event.done.get(leases.queue, _NO_RUNS), event.again.get(leases.queue, _NO_POSTPONED))
         self._end_change(all_leases)
 
-    def finished(self, group: bytes, queue: bytes, offsets: Sequence[int]) -> list[int]:
-        """Finish offsets. Returns those that were unfinished, in the same order."""
+    def finished(self, group: bytes, queue: bytes, offsets: Sequence[int]) -> list[tuple[int, Entry]]:
+        """Finish offsets. Returns those that were unfinished, in the same order, with their entries."""
         leases = self.find(group, queue)
         if leases is None:
             return []
         self._begin_change(leases)
-        finished: list[int] = []
+        finished: list[tuple[int, Entry]] = []
         for offset in offsets:
-            if leases.deliveries_of(offset):
+            entry = leases.entry_of(offset)
+            if entry is not None:
                 leases.finish(offset, offset + 1)
-                finished.append(offset)
+                finished.append((offset, entry))
         self._end_change([leases])
         return finished
 

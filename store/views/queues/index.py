@@ -10,7 +10,8 @@ The store time of a reference is that of the record that entered it, so store ti
 
 When segments are removed, their entries stay until the whole generation is before the log's begin; they are not
 returned meanwhile. Then the ends of the generation's queues are written down in slices (`e`, digest: end). One batch
-with range deletes removes the entries, and the generation's rows in the key view and the view of moved messages.
+with range deletes removes the entries, and the generation's rows in the key view, the view of moved messages and the
+view of dead letters.
 """
 
 from bisect import bisect_left
@@ -22,8 +23,9 @@ from store.views.database.database import QUEUE_PREFIX, Database
 
 KEYS: Final = b"k"  # the key view (`store.views.queues.keys`)
 MOVED: Final = b"w"  # messages that entered late (`store.views.queues.moved`)
+DEAD_LETTERS: Final = b"D"  # where dead letters came from (`store.views.groups.dead_letters`)
 _QUEUES: Final = b"q"
-_VIEWS: Final = (_QUEUES, KEYS, MOVED)  # views whose rows are dropped by generation
+_VIEWS: Final = (_QUEUES, KEYS, MOVED, DEAD_LETTERS)  # views whose rows are dropped by generation
 _TIME: Final = 16  # where a reference has its store time
 _KEY: Final = Struct(">cI16sQ")
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF

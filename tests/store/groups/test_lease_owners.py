@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 from store import control
-from store.api import Appended, Handed, PopRequest, PopResult, Receipts, Start, subscription_queue
+from store.api import (
+    Appended,
+    DeadLetterReason,
+    Failed,
+    Handed,
+    PopRequest,
+    PopResult,
+    Receipts,
+    Start,
+    subscription_queue,
+)
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
 from store.groups.lease_owners import LeaseOwners
@@ -89,10 +99,10 @@ async def test_settled_messages_do_not_belong_to_the_gateway(bench: Bench, how: 
     if how == "handed":
         assert await bench.engine.hand_over(NAME, [Handed(0, 1, b"c", 0)]) == []
     elif how == "buried":
-        assert await bench.engine.dead_letter(NAME, [mine]) == []
+        assert await bench.engine.dead_letter(NAME, [mine], DeadLetterReason.FORWARDED) == []
     else:
         done, again, unsent = [mine] * (how == "done"), [(mine, 0)] * (how == "back"), [(mine, 0)] * (how == "unsent")
-        failed = [(mine, None)] * (how == "later")
+        failed = [Failed(mine, None)] * (how == "later")
         assert await bench.engine.settle(NAME, done, again, unsent, failed=failed) == []
     assert of(bench) == set()
 

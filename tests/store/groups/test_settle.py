@@ -3,6 +3,7 @@
 import pytest
 
 from store.api import (
+    Failed,
     PopRequest,
     Receipts,
     Start,
@@ -16,7 +17,7 @@ async def test_returned_messages_come_first_and_by_time(bench: Bench):
     await bench.fill(6)
     (run,) = receipts(await bench.pop(records=4))
     again = [(Receipts(Q, 3, 1, 1), 0), (Receipts(Q, 0, 1, 1), 5)]
-    assert await bench.engine.settle(b"g", [], again, failed=[(Receipts(Q, 1, 1, 1), None)]) == []
+    assert await bench.engine.settle(b"g", [], again, failed=[Failed(Receipts(Q, 1, 1, 1), None)]) == []
     bench.now += 5
     popped = await bench.pop(records=3)
     assert payloads(popped.runs) == numbers(3, 0, 4)
@@ -32,7 +33,7 @@ async def test_delays_grow_with_the_deliveries(bench: Bench):
     for deliveries in (1, 2, 3):
         popped = await bench.pop(most=100)
         assert receipts(popped) == [Receipts(Q, 0, 1, deliveries)]
-        await bench.engine.settle(b"g", [], failed=[(receipts(popped)[0], None)], max_deliveries=100)
+        await bench.engine.settle(b"g", [], failed=[Failed(receipts(popped)[0], None)], max_deliveries=100)
         available = (await bench.pop()).available_at
         assert available is not None
         at.append(available - bench.now)

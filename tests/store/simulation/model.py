@@ -14,7 +14,7 @@ from matcher.names import is_shared, matches, parent_of
 from matcher.reserved import client_of
 from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
-from store.api import Addressed, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import Addressed, DeadLetter, dead_letter_queue, filter_queue, partition_queue, topic_queue
 from tests.store.simulation.model_access import Access
 from tests.store.simulation.model_groups import Groups
 from tests.store.simulation.model_held import Held
@@ -73,6 +73,7 @@ class Model:
         self.gateways: set[bytes] = set()
         self.entered: list[Entered] = []
         self.addressed: list[tuple[int, Addressed]] = []  # (cause, what listeners are told)
+        self.letters: defaultdict[bytes, list[DeadLetter]] = defaultdict(list)  # by dead-letter queue and offset
         self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
         self.again: list[tuple[int, bytes]] = []  # (cause, group), each time its members have to look again
         self.came: list[tuple[int, int]] = []  # (handle, ms) of messages that were held, and entered their queues
@@ -94,8 +95,8 @@ class Model:
             is_moved = kind in (Kind.GROUP_RESET, Kind.GROUP_REMOVED)
             if not is_shared(subject) and (is_moved or (kind == Kind.SETTLED and control.Settled.parse(payload).again)):
                 self.again.append((position, subject))
-            for queue, offset in self.groups.fold(Kind(kind), subject, payload):
-                self._dead_letter(subject, queue, offset, position, time)
+            for letter in self.groups.fold(Kind(kind), subject, payload, time):
+                self._dead_letter(subject, letter, position, time)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
             parent, offsets, _ = astuple(control.GroupOffsetsCommitted.parse(payload))
             self.committed[subject, parent].update(offsets)
@@ -170,8 +171,9 @@ class Model:
                 self.retained[topic] = entry
                 self.were_retained = True
 
-    def _dead_letter(self, group: bytes, queue: bytes, offset: int, cause: int, time: int) -> None:
-        if offset < self.end(queue):
-            entry = self.queues[queue][offset]
+    def _dead_letter(self, group: bytes, letter: DeadLetter, cause: int, time: int) -> None:
+        if letter.offset < self.end(letter.queue):
+            entry = self.queues[letter.queue][letter.offset]
             self.queues[dead_letter_queue(group)].append(entry._replace(cause=cause, time=time))
+            self.letters[dead_letter_queue(group)].append(letter)
             self.dead_letters.append((cause, group))

@@ -7,6 +7,7 @@ from msgspec.structs import astuple
 
 from record.layout import Kind
 from store import control
+from store.api import DeadLetter
 
 MOST = 254  # deliveries that are counted
 UNSENT = 255  # in their place: it was leased out, and given back as if it had not been
@@ -18,6 +19,7 @@ class Place:
 
     next: int  # from here on nothing was ever leased out
     entries: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset → (deliveries, at ms), not finished
+    times: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset → ms of its first and its last lease
     done: set[int] = field(default_factory=set)  # offsets that were settled so
     passed: set[int] = field(default_factory=set)  # offsets that were jumped over
 
@@ -35,21 +37,28 @@ class Groups:
         self._committed = committed
         self.is_over: Callable[[bytes, bytes], bool] = lambda _group, _queue: False  # no group may have the queue now
 
-    def fold(self, kind: Kind, group: bytes, payload: bytes) -> list[tuple[bytes, int]]:
-        """The (queue, offset) that become dead letters of the group now, in order."""
+    def fold(self, kind: Kind, group: bytes, payload: bytes, time: int) -> list[DeadLetter]:
+        """What becomes dead letters of the group by this record, which was stored at `time` (ms), in order."""
         if kind == Kind.POPPED:
             until_ms, leased = astuple(control.Popped.parse(payload))
             over = {queue for queue in leased if self.is_over(group, queue)}
             for queue, runs in leased.items():
                 if queue not in over:
-                    self._popped(group, queue, runs, until_ms)
+                    self._popped(group, queue, runs, until_ms, time)
         elif kind == Kind.SETTLED:
             settled = control.Settled.parse(payload)
             for queue in {**settled.done, **settled.again}:
                 self._settled(group, queue, settled.done.get(queue, []), settled.again.get(queue, []))
         elif kind == Kind.DEAD_LETTERED:
-            queue, offsets = astuple(control.DeadLettered.parse(payload))
-            return [(queue, offset) for offset in offsets if self.finish(group, queue, offset)]
+            queue, offsets, reason, error = astuple(control.DeadLettered.parse(payload))
+            letters: list[DeadLetter] = []
+            for offset in offsets:
+                deliveries = self.finish(group, queue, offset)
+                if deliveries:
+                    times = self.places[group, queue].times[offset]
+                    count = 0 if deliveries == UNSENT else deliveries
+                    letters.append(DeadLetter(reason, error, count, queue, offset, *times))
+            return letters
         elif kind == Kind.GROUP_RESET:
             for queue, offset in control.GroupReset.parse(payload).offsets.items():
                 if self.is_over(group, queue):
@@ -59,16 +68,16 @@ class Groups:
             self.remove(group)
         return []
 
-    def finish(self, group: bytes, queue: bytes, offset: int) -> bool:
-        """Whether the offset was not finished."""
+    def finish(self, group: bytes, queue: bytes, offset: int) -> int:
+        """The deliveries that the entry of the offset had; 0: it was finished."""
         place = self.places.get((group, queue))
-        return place is not None and place.entries.pop(offset, None) is not None
+        return 0 if place is None else place.entries.pop(offset, (0, 0))[0]
 
     def remove(self, group: bytes) -> None:
         self._remove(group, self.places)
         self._remove(group, self._committed)
 
-    def _popped(self, group: bytes, queue: bytes, runs: list[list[int]], until_ms: int) -> None:
+    def _popped(self, group: bytes, queue: bytes, runs: list[list[int]], until_ms: int, time: int) -> None:
         place = self.places.get((group, queue))
         if place is None:
             place = self.places[group, queue] = Place(self._begin(group, queue))
@@ -81,9 +90,11 @@ class Groups:
                     place.passed.update(range(place.next, offset))
                     place.next = offset + 1
                     place.entries[offset] = 1, until_ms
+                    place.times[offset] = time, time
                 elif offset in place.entries:
                     deliveries = place.entries[offset][0]
                     place.entries[offset] = 1 if deliveries == UNSENT else min(deliveries + 1, MOST), until_ms
+                    place.times[offset] = place.times[offset][0], time
 
     def _settled(self, group: bytes, queue: bytes, done: list[list[int]], again: list[list[int]]) -> None:
         place = self.places.get((group, queue))

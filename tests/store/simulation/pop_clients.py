@@ -5,10 +5,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from random import Random
 from typing import NamedTuple
 
-from store.api import PopRequest, PopResult, Receipts, Run, Start, dead_letter_queue
+from store.api import DeadLetter, Failed, PopRequest, PopResult, Receipts, Run, Start, dead_letter_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreError
@@ -53,12 +54,13 @@ class PopClients:
         self._settling: dict[Key, Out] = {}  # the same of those that are being settled, or perhaps are
         self._finished: dict[Key, int] = {}  # acknowledged, and up to where the log has that
         self._acknowledging: set[Key] = set()  # those that somebody ever wanted to acknowledge
-        self._seen: list[tuple[Run, int]] = []  # what was popped, and where the log ended then; not compared yet
+        # What was popped, with where its dead letters came from, and where the log ended then; not compared yet.
+        self._seen: list[tuple[Run, list[DeadLetter], int]] = []
 
     def forget(self, durable: int) -> None:
         """Forget promises from `durable` on: they need not survive the next crash."""
         self._finished = {key: end for key, end in self._finished.items() if end <= durable}
-        self._seen = [(run, end) for run, end in self._seen if end <= durable]
+        self._seen = [seen for seen in self._seen if seen[-1] <= durable]
         for outs in (self._out, self._settling):
             for key in [key for key, out in outs.items() if out.came > durable]:
                 del outs[key]
@@ -107,9 +109,10 @@ class PopClients:
     def _take(
         self, engine: Engine, group: bytes, popped: PopResult, most: int, until: int, early: bool = False
     ) -> None:
+        letters = iter(popped.dead_letters)
         for run in popped.runs:
             self._counts["popped"] += run.count
-            self._seen.append((run, engine._log.end))
+            self._seen.append((run, list(islice(letters, run.count if run.queue[:1] == b"d" else 0)), engine._log.end))
             is_dead = run.queue == dead_letter_queue(group)
             assert 1 <= run.deliveries <= most or is_dead, "a message came too often"
             for offset in range(run.offset, run.offset + run.count):
@@ -156,12 +159,12 @@ class PopClients:
         delays = self._config.retry_delays_s
         untils = {}
         again: list[tuple[Receipts, int]] = []
-        failed: list[tuple[Receipts, int | None]] = []
+        failed: list[Failed] = []
         for key, out in outs:
             own = int(delays[min(out.deliveries, len(delays)) - 1] * 1000) if delay is None else delay
             untils[key] = out.until, self._clock.now() + own
             if delay is None and out.deliveries < self._config.max_deliveries:
-                failed.append((_receipts(key, out), None))
+                failed.append(Failed(_receipts(key, out), None, self._rng.choice((b"", b"KeyError: 1"))))
             else:
                 again.append((_receipts(key, out), own))
             out.until = min(out.until, self._clock.now() + own)
@@ -222,11 +225,13 @@ class PopClients:
 
     def check(self, model: Model, is_gone: Callable[[Entry], bool]) -> None:
         """Check that popped messages are those of the queues, and that passed ones are gone."""
-        known = [(run, end) for run, end in self._seen if end <= model.log_end]
-        for run, _ in known:
+        known = [seen for seen in self._seen if seen[-1] <= model.log_end]
+        for run, letters, _ in known:
             entries = model.queues[run.queue][run.offset : run.offset + run.count]
             assert run.data == b"".join(entry.frame for entry in entries), "other messages were popped"
-        self._seen = [(run, end) for run, end in self._seen if end > model.log_end]
+            wanted = model.letters.get(run.queue, [])[run.offset : run.offset + run.count]
+            assert letters == wanted, "dead letters came from elsewhere"
+        self._seen = [seen for seen in self._seen if seen[-1] > model.log_end]
         for (group, queue), place in model.groups.places.items():
             entries = model.queues.get(queue, [])
             for offset in place.passed | place.done:

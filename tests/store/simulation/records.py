@@ -18,6 +18,7 @@ from record.layout import (
 )
 from store import control
 from store.api import (
+    DeadLetterReason,
     PendingRetained,
     Rule,
     StoredSubscription,
@@ -158,7 +159,9 @@ class Records:
                 done = {name: self._runs() for name in (queue, rng.choice(QUEUES))}
                 return control.Settled(done, {queue: again}).frame(group)
             case 10:
-                return control.DeadLettered(queue, [rng.randrange(12) for _ in range(rng.randrange(4))]).frame(group)
+                offsets = [rng.randrange(12) for _ in range(rng.randrange(4))]
+                reason, error = rng.choice(list(DeadLetterReason)), rng.choice((b"", b"ValueError: \xc3\xa4"))
+                return control.DeadLettered(queue, offsets, reason, error).frame(group)
             case _:
                 if rng.random() < 0.3:
                     return control.GroupRemoved().frame(group)

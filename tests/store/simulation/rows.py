@@ -15,6 +15,7 @@ from struct import pack
 import record
 from matcher.names import has_wildcard, parent_of
 from record.layout import FLAG_HALF, Kind
+from store.api import DeadLetter
 from store.config import StoreConfig
 from store.engine import Engine
 from store.log.writer import SealedBatch
@@ -127,17 +128,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
         rows[b"t" + topic.replace(b"/", b"\0")] = b""
     for topic, entry in model.retained.items():
         rows[b"r" + topic.replace(b"/", b"\0")] = _reference(entry)[:16] + _by(entry)
-    for (parent, key), entries in model.keys.items():
-        digest = blake2b(parent + b"\0" + key, digest_size=8).digest()
-        for entry in entries:
-            if entry.position >= dropped:
-                generation = entry.position // generation_bytes
-                rows[b"k" + pack(">I8sQ", generation, digest, entry.position)] = pack(">I", len(entry.frame))
-    for queue, entries in model.queues.items():
-        for entry in entries if queue[:1] == b"p" else ():
-            if entry.cause != entry.position >= dropped:
-                generation = entry.position // generation_bytes
-                rows[b"w" + pack(">I", generation) + queue[1:-2] + pack(">Q", entry.position)] = b""
+    _add_by_generation(rows, model, dropped, generation_bytes)
     _add_sessions(rows, model)
     _add_wills(rows, model)
     _add_held(rows, model)
@@ -227,6 +218,27 @@ def _add_held(rows: dict[bytes, bytes], model: Model) -> None:
             rows[b"d" + pack(">QQ", held.due, handle)] = b""
 
 
+def _add_by_generation(rows: dict[bytes, bytes], model: Model, dropped: int, generation_bytes: int) -> None:
+    """Rows that go with their generation: those before the position `dropped` are gone."""
+    for (parent, key), entries in model.keys.items():
+        digest = blake2b(parent + b"\0" + key, digest_size=8).digest()
+        for entry in entries:
+            if entry.position >= dropped:
+                generation = entry.position // generation_bytes
+                rows[b"k" + pack(">I8sQ", generation, digest, entry.position)] = pack(">I", len(entry.frame))
+    for queue, letters in model.letters.items():
+        digest = blake2b(queue, digest_size=16).digest()
+        for offset, (letter, entry) in enumerate(zip(letters, model.queues[queue], strict=True)):
+            if entry.cause >= dropped:
+                key = pack(">I16sQ", entry.cause // generation_bytes, digest, offset)
+                rows[b"D" + key] = _dead_letter(letter)
+    for queue, entries in model.queues.items():
+        for entry in entries if queue[:1] == b"p" else ():
+            if entry.cause != entry.position >= dropped:
+                generation = entry.position // generation_bytes
+                rows[b"w" + pack(">I", generation) + queue[1:-2] + pack(">Q", entry.position)] = b""
+
+
 def _add_groups(rows: dict[bytes, bytes], model: Model) -> None:
     for (group, parent), offsets in model.committed.items():
         for partition, offset in offsets.items():
@@ -236,14 +248,14 @@ def _add_groups(rows: dict[bytes, bytes], model: Model) -> None:
         queues[group] += 1
         rows[b"n" + _sized(group) + queue] = pack(">QQI", place.floor, place.next, len(place.entries))
         for block in {offset // 256 for offset in place.entries}:
-            runs: list[list[int]] = []  # first, last, deliveries, at
+            runs: list[list[int]] = []  # first, last, deliveries, at, first leased, last leased
             for offset in sorted(offset for offset in place.entries if offset // 256 == block):
-                deliveries, at = place.entries[offset]
-                if runs and runs[-1][1:] == [offset - 1, deliveries, at]:
+                entry = [*place.entries[offset], *place.times[offset]]
+                if runs and runs[-1][1:] == [offset - 1, *entry]:
                     runs[-1][1] = offset
                 else:
-                    runs.append([offset, offset, deliveries, at])
-            packed = [pack(">BBBQ", first % 256, last - first, deliveries, at) for first, last, deliveries, at in runs]
+                    runs.append([offset, offset, *entry])
+            packed = [pack(">BBBQQQ", first % 256, last - first, *entry) for first, last, *entry in runs]
             rows[b"l" + _sized(group) + _sized(queue) + pack(">Q", block)] = b"".join(packed)
     for group, count in queues.items():
         rows[b"j" + group] = pack(">I", count)
@@ -268,8 +280,8 @@ def _assert_dropped(rows: dict[bytes, bytes], oldest: int, model: Model, generat
         if entry.position // generation_bytes < entry.cause // generation_bytes
     }
     for key in rows:
-        if key[:1] in b"qkw" and int.from_bytes(key[1:5], "big") < oldest:
-            assert key[:1] != b"q" and int.from_bytes(key[-8:], "big") in late, "the index of a generation is left"
+        if key[:1] in b"qkwD" and int.from_bytes(key[1:5], "big") < oldest:
+            assert key[:1] in b"kw" and int.from_bytes(key[-8:], "big") in late, "the index of a generation is left"
 
 
 def _plain_rows(rows: dict[bytes, bytes], begin: int, oldest: int, truth: Truth) -> Rows:
@@ -292,7 +304,7 @@ def _plain_rows(rows: dict[bytes, bytes], begin: int, oldest: int, truth: Truth)
         elif view == b"h":
             assert bool(value[2] & IS_KEPT) == (key[1:] in kept), "a held message is kept, or is not"
             plain.others[key] = value[:2] + bytes([value[2] & ~IS_KEPT]) + value[3:]
-        elif view not in b"ekw" or (view in b"kw" and not dropped):
+        elif view not in b"ekwD" or (view in b"kwD" and not dropped):
             plain.others[key] = value
     for digest in {*ends, *counted}.difference(plain.queues):
         plain.others[b"e" + digest] = pack(">Q", max(ends.get(digest, 0), counted[digest]))
@@ -314,6 +326,11 @@ def _batches(frames: list[bytes], segment_size: int, rng: Random) -> list[Sealed
 
 def _batch(frames: list[bytes]) -> SealedBatch:
     return SealedBatch(record.position_of(frames[0], 0), b"".join(frames), record.store_time_of(frames[-1], 0))
+
+
+def _dead_letter(letter: DeadLetter) -> bytes:
+    numbers = letter.deliveries, letter.reason, letter.first_ms, letter.last_ms, letter.offset, len(letter.queue)
+    return pack(">BBQQQI", *numbers) + letter.queue + letter.error
 
 
 def _reference(entry: Entry) -> bytes:
