@@ -10,7 +10,8 @@ from typing import Final
 DOLLAR: Final = 0x24
 SYS: Final = b"$SYS"  # figures of the node
 DELAYED: Final = b"$delayed"  # $delayed/<seconds>/<topic>: a message for later
-REPLAY: Final = b"$replay"  # $replay/<from>/<filter>: a subscription that begins in the past
+REPLAY: Final = b"$replay"  # $replay/<from>/<filter>: a subscription that begins in the past; <from>..<to>: and ends
+REPLAY_END: Final = b"$replay/end"  # the topic of the message that ends a replay
 INBOX: Final = b"$inbox"  # $inbox/<client id>: messages to one client
 TOPICS: Final = b"$topics"  # $topics/<levels>/+: a list of topics
 SHARE: Final = b"$share"  # $share/<group>/<filter>: a subscription of several clients (MQTT-4.8.2)
@@ -42,6 +43,26 @@ def replay_name(topic_filter: bytes) -> bytes:
 def filter_of(name: bytes) -> bytes:
     """The filter of the subscription whose replay has this name; b"" for another name."""
     return name[len(REPLAY) + 1 :] if name.startswith(REPLAY + b"/") else b""
+
+
+def bounded_replay_name(topic_filter: bytes, words: bytes) -> bytes:
+    """The name in a session of a replay with an end (`words`: `<from>..<to>`). No filter has such a name."""
+    return topic_filter + b"\0" + words
+
+
+def is_bounded_replay(name: bytes) -> bool:
+    """Whether `bounded_replay_name` made the name."""
+    return b"\0" in name
+
+
+def words_of(name: bytes) -> bytes:
+    """The `<from>..<to>` of a replay with this name."""
+    return name.partition(b"\0")[2]
+
+
+def read_filter(name: bytes) -> bytes:
+    """The filter that a session reads by under this name: of a subscription, of its replay, or of one with an end."""
+    return filter_of(name) or name.partition(b"\0")[0]
 
 
 def is_below(name: bytes, first: bytes) -> bool:

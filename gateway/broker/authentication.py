@@ -20,7 +20,7 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.counters import Counters
 from matcher.cover import Shape
 from matcher.names import is_shared
-from matcher.reserved import filter_of
+from matcher.reserved import filter_of, read_filter
 from store.api import AccountStore, Commit, Outbound, SessionState, User
 from store.errors import StoreError
 
@@ -249,6 +249,6 @@ class Authentication:
         if will is not None and not may_publish_will(permissions, will.topic):
             connection.is_will_dropped = True
             return False
-        names = {filter_of(name) or name for name in session.subscribing.names}
+        names = {read_filter(name) for name in (*session.subscribing.names, *session.bounded_replays)}
         names.update(session.subscriptions.filters(), session.shares)
         return all(permissions.may_subscribe(name) for name in names)

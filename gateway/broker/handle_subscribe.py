@@ -22,10 +22,18 @@ from gateway.session.replay_cursor import FOLLOW
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from gateway.shared.shared_subscriptions import SharedSubscriptions
-from gateway.topics.replay_start import PROPERTY, split_replay
+from gateway.topics.replay_range import INFO_PROPERTY, PROPERTY, is_bounded, split_replay
 from gateway.topics.subscribe_request import SubscribeRequest
-from matcher.names import is_shared, split_shared
-from matcher.reserved import REPLAY, SYS, is_below, replay_name
+from matcher.names import has_wildcard, is_shared, split_shared
+from matcher.reserved import (
+    REPLAY,
+    SYS,
+    bounded_replay_name,
+    is_below,
+    is_bounded_replay,
+    read_filter,
+    replay_name,
+)
 from store.api import Appended, Store, StoredSubscription, Wants
 from store.errors import StoreError
 
@@ -33,7 +41,23 @@ from store.errors import StoreError
 def _histories(session: Session) -> int:
     """How many filters the session replays from the log, or is about to."""
     coming = sum([name.startswith(REPLAY) for name in session.subscribing.names])
+    coming += sum([has_wildcard(read_filter(name)) for name in _bounded_names(session)])
     return coming + sum([subscription.replay_cursor is not None for subscription in session.subscriptions.values()])
+
+
+def _bounded_names(session: Session) -> set[bytes]:
+    """The names of the session's replays with an end, and of those that are about to begin."""
+    return {name for name in (*session.subscribing.names, *session.bounded_replays) if is_bounded_replay(name)}
+
+
+def _ended_by(topic_filter: bytes, bounded: set[bytes]) -> list[bytes]:
+    """What an UNSUBSCRIBE of this filter ends: one replay with an end by its whole name, else the subscription and all
+    that `bounded` has of the filter."""
+    words, inner = split_replay(topic_filter)
+    if is_bounded(words):
+        return [bounded_replay_name(inner, words)]
+    wanted = inner or topic_filter
+    return [wanted, *[name for name in bounded if read_filter(name) == wanted]]
 
 
 class SubscribeHandler:
@@ -69,18 +93,20 @@ class SubscribeHandler:
         if not any(request.start is not None for request in requests):
             self._make_all(connection, session, packet.packet_id, requests)
             return
-        session.subscribing.add(coming, [request.topic_filter for request in requests if request.is_granted])
+        session.subscribing.add(coming, [request.name for request in requests if request.is_granted])
         self._spawn(self._begin(connection, session, packet.packet_id, requests, coming))
 
     def _read_requests(
         self, connection: Connection, session: Session, packet: Subscribe, coming: PendingSubscribe
     ) -> list[SubscribeRequest]:
         names = {*session.subscribing.names, *session.subscriptions.filters(), *session.shares, *session.retained}
-        words = dict(packet.user_properties).get(PROPERTY, b"")
+        names |= session.bounded_replays.keys()
+        properties = dict(packet.user_properties)
+        words = properties.get(PROPERTY, b"")
         requests: list[SubscribeRequest] = []
         shared = sum([is_shared(name) for name in names])
         for asked in packet.requests:
-            request = SubscribeRequest(asked, words, packet.identifier)
+            request = SubscribeRequest(asked, words, packet.identifier, INFO_PROPERTY in properties)
             request.reason, request.why = self._grant(names, request, connection, session)
             if request.is_granted and is_shared(request.topic_filter) and request.topic_filter not in names:
                 shared += 1
@@ -88,11 +114,12 @@ class SubscribeHandler:
                     request.reason = ReasonCode.QUOTA_EXCEEDED
                     request.why = b"the session has as many shared subscriptions as it may"
             if request.is_granted:
-                names.add(request.topic_filter)
+                names.add(request.name)
                 if is_shared(request.topic_filter):
                     self._shared.grant(request.topic_filter)
                 if request.is_log_replay:
-                    session.subscribing.add(coming, [replay_name(request.topic_filter)])
+                    name = request.name if request.is_bounded else replay_name(request.topic_filter)
+                    session.subscribing.add(coming, [name])
             requests.append(request)
         return requests
 
@@ -116,7 +143,7 @@ class SubscribeHandler:
             self._end_grants(requests)
         else:
             # A filter that was unsubscribed meanwhile is granted, but not made.
-            left = [request for request in requests if request.topic_filter in coming.names]
+            left = [request for request in requests if request.name in coming.names]
             session.subscribing.done(coming)
             self._make_all(connection, session, packet_id, requests, left)
 
@@ -130,16 +157,21 @@ class SubscribeHandler:
     ) -> None:
         """Answer SUBSCRIBE, and make the subscriptions that are granted; of `requests`, only those that are `left`."""
         wanted = [request for request in (requests if left is None else left) if request.is_granted]
-        granted = [request.stored for request in wanted if not request.is_browsing]
+        granted = [request.stored for request in wanted if not (request.is_browsing or request.is_bounded)]
         for request in wanted:
             if request.is_browsing:
                 session.pending.request(self._make(session, request.stored), FOLLOW)
+            elif request.is_bounded:
+                replay = session.pending.replay(session, request.name, request.stored, request.bounds)
+                if replay is not None and request.tells_place:
+                    replay.tell_place()
         refused = b"; ".join(dict.fromkeys([request.why for request in requests if request.why]))
         why = connection.explain(refused) if refused else None
         reasons = [request.reason for request in requests]
         reply = suback(connection.version, packet_id, reasons, why, connection.maximum_packet_size)
         if not session.durable or not granted:
             fresh = [self._attach_transient(connection, session, stored) for stored in granted]
+            _tell_places(session, requests)
             self._end_grants(requests)
             wants = self._router.wants
             if wants is None or wants.is_settled:
@@ -231,9 +263,9 @@ class SubscribeHandler:
             return ReasonCode.TOPIC_FILTER_INVALID, why
         if is_shared(topic_filter) and not self._shared.may_join((topic_filter,)):
             return ReasonCode.QUOTA_EXCEEDED, b"the node has as many shared subscriptions as it may"
-        if topic_filter not in names and len(names) >= self._config.max_subscriptions:
+        if request.name not in names and len(names) >= self._config.max_subscriptions:
             return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
-        if topic_filter in names:
+        if request.name in names:
             request.start = None  # it goes on where it is
         elif request.is_log_replay and _histories(session) >= self._config.max_replays:
             return ReasonCode.QUOTA_EXCEEDED, b"the session replays as many filters as it may"
@@ -290,6 +322,7 @@ class SubscribeHandler:
                 if not request.qos:
                     stored = request if stored is not None else None  # the log knows nothing of its replay
                 fresh.append(stored is not None and self._attach(session, stored))
+            _tell_places(session, requests)
             session.subscribing.done(coming)
             if self._router.wants is not None and not self._router.wants.is_settled:
                 await self._router.wants.settled()
@@ -320,7 +353,7 @@ class SubscribeHandler:
                     cursor = subscription.cursor if new else None
                     since = self._router.delivered_end if cursor is None else cursor.start_position
                     session.pending.request(subscription, since)
-        if session.retained:
+        if session.retained or session.bounded_replays:
             session.catch_up()
         else:
             session.shrink()
@@ -332,20 +365,23 @@ class SubscribeHandler:
             return
         if _is_in_use(connection, session, packet.packet_id, len(packet.topic_filters), unsuback):
             return
-        filters = [split_replay(topic_filter)[1] or topic_filter for topic_filter in packet.topic_filters]
+        bounded = _bounded_names(session)
+        wanted = [_ended_by(topic_filter, bounded) for topic_filter in packet.topic_filters]
+        ended = [name for names in wanted for name in names]
+        filters = [name for name in ended if not is_bounded_replay(name)]
         reasons: list[ReasonCode] = []
         # Messages in flight are completed (MQTT-3.10.4-3). Without a cursor, only a record tells of them.
-        names = {*filters, *map(replay_name, filters)}
+        names = {*ended, *map(replay_name, filters)}
         coming = session.subscribing.end(names)
         frames = records_without(session, set(filters))
-        for topic_filter in filters:
-            known = self._detach(session, topic_filter) or topic_filter in coming
-            reasons.append(ReasonCode.SUCCESS if known else ReasonCode.NO_SUBSCRIPTION_EXISTED)
+        for group in wanted:
+            known = [self._detach(session, name) or name in coming for name in group]
+            reasons.append(ReasonCode.SUCCESS if any(known) else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         session.exchanges.detach(names)
         unknown = ReasonCode.NO_SUBSCRIPTION_EXISTED in reasons
         why = connection.explain(b"there was no subscription with such a filter") if unknown else None
         reply = unsuback(connection.version, packet.packet_id, reasons, why, connection.maximum_packet_size)
-        if not session.durable:
+        if not session.durable or not filters:
             connection.send(reply)
             return
 
@@ -361,6 +397,8 @@ class SubscribeHandler:
         self._store.append(frames, done)
 
     def _detach(self, session: Session, topic_filter: bytes) -> bool:
+        if is_bounded_replay(topic_filter):
+            return session.end_bounded_replay(topic_filter)
         if topic_filter in session.shares:
             return self._shared.leave(session, topic_filter)
         subscription = session.unsubscribe(topic_filter)
@@ -380,6 +418,14 @@ class SubscribeHandler:
             bounds = await self._store.bounds(cursor.queue)
             cursor.extend(bounds.end)
         session.catch_up()
+
+
+def _tell_places(session: Session, requests: list[SubscribeRequest]) -> None:
+    """Have replayed messages say where they were stored, for those who ask for it."""
+    for request in requests:
+        subscription = session.subscriptions.get(request.topic_filter) if request.tells_place else None
+        if subscription is not None and not request.is_bounded:
+            subscription.tell_place()
 
 
 def _is_in_use(

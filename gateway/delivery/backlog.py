@@ -4,7 +4,7 @@ This loop runs for each message that a session missed, and is compiled. `gateway
 """
 
 from gateway.delivery.shared_reads import QueueRange
-from gateway.session.message_encoding import Message
+from gateway.session.message_encoding import Message, PlacedMessage
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
 from gateway.session.subscription import Route
@@ -43,6 +43,8 @@ def deliver(session: Session, cursor: QueueCursor, queue_range: QueueRange, limi
             owner = cursor if is_own else _owner(route, message) if route is not None else None
             if owner is cursor and route is not None:
                 sent = counters.messages_sent
+                if is_own and subscription is not None and subscription.tells_place:
+                    message = PlacedMessage(message, offset)
                 if not session.send_next(cursor, offset, message, route, now_ms):
                     break
                 if is_own:

@@ -1,4 +1,5 @@
-"""Replays of wildcard filters: subscriptions that began in the past read the log until they reach the present.
+"""Replays: subscriptions to wildcard filters that began in the past read the log until they reach the present, and
+replays with an end read the log, or the queue of their topic, up to that.
 
 A session is in line here while nothing younger waits for it (`gateway.delivery.catch_up`) and it has room. One read of
 the log is done at a time, and a pause follows that is as long as the read took. So all replays of a node have half of
@@ -9,23 +10,31 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic, time
+from typing import Final
 
+import orjson
+
+import record
 from gateway.delivery.next_position import find_next_position
 from gateway.delivery.released_messages import ReleasedMessages, may_release
 from gateway.delivery.router import Router
 from gateway.observe.throttled_log import log_failure
 from gateway.session.inflight import Inflight
-from gateway.session.message_encoding import Message
+from gateway.session.message_encoding import Message, PlacedMessage
+from gateway.session.pending_work import BoundedReplay
 from gateway.session.replay_cursor import FOLLOW, ReplayCursor
 from gateway.session.session import Session
 from gateway.session.subscription import Subscription
-from matcher.names import parent_of
-from record import scan, store_time_of
+from matcher.names import has_wildcard, parent_of
+from matcher.reserved import REPLAY, REPLAY_END, words_of
+from record import scan, split, store_time_of
 from record.layout import FLAG_HELD, Kind
-from store.api import Chunk, MessageStore
+from store.api import Chunk, MessageStore, topic_queue
 from store.errors import OffsetOutOfRange, StoreError
 
 log = logging.getLogger(__name__)
+
+_MOST_FETCHED: Final = 256  # messages of a queue that are read at once
 
 
 class Replays:
@@ -48,7 +57,7 @@ class Replays:
         self._task: asyncio.Task[None] | None = None
 
     def has_work(self, session: Session) -> bool:
-        return any(s.replay_cursor is not None and s.replay_cursor.is_lagging for s in session.subscriptions.values())
+        return _next(session) is not None
 
     def start(self, session: Session) -> None:
         """Put the session in line, if it has a replay and room for it."""
@@ -82,27 +91,65 @@ class Replays:
             self._task = None
 
     async def _serve(self, session: Session) -> None:
-        """Read the log once, for one replay of the session."""
+        """Read once, for one replay of the session."""
         subscription = _next(session)
         cursor = subscription.replay_cursor if subscription is not None else None
         if subscription is None or cursor is None or session.closed or session.catching_up or not _has_room(session):
             return  # it is put in line again when catch-up is over, or when there is room
-        if cursor.may_skip:
-            await self._skip_ahead(cursor)
-        place = cursor.next
-        chunk = await self._read(session, cursor)
-        began = monotonic()
-        if _is_wanted(session, subscription, cursor):
-            if chunk is None:
-                self._end_if_done(session, subscription, cursor)  # retention may have taken all that was left
-            elif cursor.next == place:
-                await self._send(session, subscription, cursor, chunk)
+        if not cursor.is_lagging:
+            began = monotonic()
+            self._end_if_done(session, subscription, cursor)  # there was nothing to read
+        elif isinstance(subscription, BoundedReplay) and not has_wildcard(subscription.topic_filter):
+            began = await self._serve_queue(session, subscription, cursor)
+        else:
+            began = await self._serve_log(session, subscription, cursor)
         session.note_change(False)
         if not cursor.is_lagging or subscription.replay_cursor is None:
             self._on_arrived(session)
         await asyncio.sleep(monotonic() - began)
         if not session.catching_up:
             self.start(session)
+
+    async def _serve_log(self, session: Session, subscription: Subscription, cursor: ReplayCursor) -> float:
+        """Read the log once. Returns when sending began."""
+        if cursor.may_skip:
+            await self._skip_ahead(cursor)
+        place = cursor.next
+        chunk = await self._read(session, subscription, cursor)
+        began = monotonic()
+        if _is_wanted(session, subscription, cursor):
+            if chunk is None:
+                self._end_if_done(session, subscription, cursor)  # retention may have taken all that was left
+            elif cursor.next == place:
+                await self._send(session, subscription, cursor, chunk)
+        return began
+
+    async def _serve_queue(self, session: Session, subscription: Subscription, cursor: ReplayCursor) -> float:
+        """Read the queue of a topic once. Returns when sending began."""
+        place = cursor.next
+        queue = topic_queue(subscription.topic_filter)
+        try:
+            fetched = await self._store.fetch(queue, place, min(_MOST_FETCHED, cursor.end - place), cursor.size)
+            first, data = fetched.offset if fetched.count else cursor.end, fetched.data
+        except OffsetOutOfRange as error:
+            if place >= error.begin:
+                raise
+            first, data = error.begin, b""
+        began = monotonic()
+        if not _is_wanted(session, subscription, cursor) or cursor.next != place:
+            return began
+        first = min(first, cursor.end)
+        if first > place:
+            _count_lost(session, subscription, first - place)
+            cursor.move(first)
+        for start in split(data):
+            if not self._send_one(session, subscription, cursor, Message(data, start), cursor.next):
+                cursor.resize_reads(True)
+                return began
+            cursor.move(cursor.next + 1)
+        cursor.resize_reads(False)
+        self._end_if_done(session, subscription, cursor)
+        return began
 
     async def _skip_ahead(self, cursor: ReplayCursor) -> None:
         """Move to where the next message of the filter's parent topic may be."""
@@ -119,7 +166,7 @@ class Replays:
             if found > place:
                 cursor.move(found)
 
-    async def _read(self, session: Session, cursor: ReplayCursor) -> Chunk | None:
+    async def _read(self, session: Session, subscription: Subscription, cursor: ReplayCursor) -> Chunk | None:
         """The log from where the cursor is. None: it was moved over a part that retention took. How many messages are
         lost there, or where the log is damaged, is not known: each such place counts as one."""
         try:
@@ -127,11 +174,11 @@ class Replays:
         except OffsetOutOfRange as error:
             if cursor.next >= error.begin:
                 raise
-            session.dropped().add_reclaimed(1)
+            _count_lost(session, subscription, 1)
             cursor.move(min(error.begin, cursor.end))
             return None
         if chunk.damaged:
-            session.dropped().add_reclaimed(1)
+            _count_lost(session, subscription, 1)
         return chunk
 
     async def _send(self, session: Session, subscription: Subscription, cursor: ReplayCursor, chunk: Chunk) -> None:
@@ -163,7 +210,7 @@ class Replays:
                         floors[parent] = await self._store.retention_floor(parent)
                         if not _is_wanted(session, subscription, cursor):
                             return
-                    if entered >= floors[parent] and not self._send_one(session, subscription, cursor, message):
+                    if entered >= floors[parent] and not self._send_one(session, subscription, cursor, message, -1):
                         cursor.resize_reads(True)
                         return
                 cursor.pass_message()
@@ -175,8 +222,11 @@ class Replays:
         cursor.move(min(chunk.next_position, cursor.end))
         self._end_if_done(session, subscription, cursor)
 
-    def _send_one(self, session: Session, subscription: Subscription, cursor: ReplayCursor, message: Message) -> bool:
-        """Send a message, unless it is not to be sent. False: there is no room for it."""
+    def _send_one(
+        self, session: Session, subscription: Subscription, cursor: ReplayCursor, message: Message, offset: int
+    ) -> bool:
+        """Send a message, unless it is not to be sent. False: there is no room for it. `offset`: in the topic's queue;
+        -1: it is not known."""
         if not _has_room(session):
             return False
         now_ms = int(time() * 1000)
@@ -185,10 +235,15 @@ class Replays:
             return True
         if subscription.no_local and message.publisher == session.client_id:
             return True
-        # In a durable session, a replay that is not recorded has QoS 0.
-        qos = min(subscription.qos, message.qos) if cursor.recorded or not session.durable else 0
+        if subscription.tells_place:
+            message = PlacedMessage(message, offset)
+        # In a durable session, a replay of a subscription that is not recorded has QoS 0.
+        is_bounded = isinstance(subscription, BoundedReplay)
+        qos = min(subscription.qos, message.qos) if cursor.recorded or is_bounded or not session.durable else 0
         entry = None
-        if qos and cursor.recorded:
+        if qos and is_bounded:  # nothing but the exchange is recorded
+            entry = Inflight(None, cursor.topic_filter, message.position, qos)
+        elif qos and cursor.recorded:
             cursor.sending(message)
             entry = Inflight(cursor, cursor.topic_filter, message.position, qos)
         retain = message.retain and subscription.retain_as_published
@@ -198,11 +253,18 @@ class Replays:
         sent = counters.messages_sent
         session.exchanges.send(message, qos, retain, dup, subscription.route.identifiers, entry, now_ms)
         counters.messages_replayed += counters.messages_sent - sent
+        if isinstance(subscription, BoundedReplay):
+            subscription.count_sent(counters.messages_sent - sent)
         return True
 
     def _end_if_done(self, session: Session, subscription: Subscription, cursor: ReplayCursor) -> None:
-        """Go over to the present, if the cursor has reached it."""
-        if cursor.end == FOLLOW:
+        """Go over to the present, or end, if the cursor has reached that."""
+        if isinstance(subscription, BoundedReplay):
+            if cursor.next >= cursor.end:
+                session.end_bounded_replay(subscription.name)
+                end = Message(_end_of(subscription, cursor), 0)
+                session.exchanges.send(end, 0, False, False, subscription.route.identifiers, None, int(time() * 1000))
+        elif cursor.end == FOLLOW:
             if cursor.next < self._router.delivered_end:
                 return
             subscription.go_live(cursor.next)
@@ -218,11 +280,13 @@ def _next(session: Session) -> Subscription | None:
         cursor = subscription.replay_cursor
         if cursor is not None and cursor.is_lagging:
             return subscription
-    return None
+    return next(iter(session.bounded_replays.values()), None)
 
 
 def _is_wanted(session: Session, subscription: Subscription, cursor: ReplayCursor) -> bool:
     """Whether the client has not unsubscribed meanwhile."""
+    if isinstance(subscription, BoundedReplay):
+        return not session.closed and session.bounded_replays.get(subscription.name) is subscription
     known = session.subscriptions.get(subscription.topic_filter)
     return not session.closed and known is subscription and subscription.replay_cursor is cursor
 
@@ -230,3 +294,19 @@ def _is_wanted(session: Session, subscription: Subscription, cursor: ReplayCurso
 def _has_room(session: Session) -> bool:
     """Whether one more message may go out. Resends go first; packet ids and waiting records are bounded."""
     return session.exchanges.has_room_in_order
+
+
+def _count_lost(session: Session, subscription: Subscription, count: int) -> None:
+    """Count what retention or damage took of a replay."""
+    session.dropped().add_reclaimed(count)
+    if isinstance(subscription, BoundedReplay):
+        subscription.count_lost(count)
+
+
+def _end_of(replay: BoundedReplay, cursor: ReplayCursor) -> bytes:
+    """The frame of the message that ends a replay."""
+    name = b"/".join((REPLAY, words_of(replay.name), replay.topic_filter))
+    what: dict[str, object] = {"replay": name.decode(), "messages": replay.sent, "lost": replay.lost}
+    if not has_wildcard(replay.topic_filter):
+        what["next"] = f"offset:{cursor.end}"
+    return record.frame(int(Kind.MESSAGE), 0, 0, REPLAY_END, b"", b"", orjson.dumps(what))

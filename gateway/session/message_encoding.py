@@ -9,7 +9,13 @@ whose clients all use the same identifier, and encodes the others for each subsc
 from typing import Final
 
 from gateway.mqtt.encode import aliased_parts, publish_parts
-from gateway.mqtt.properties import TOPIC_ALIAS, message_expiry, number_property, with_message_expiry
+from gateway.mqtt.properties import (
+    TOPIC_ALIAS,
+    message_expiry,
+    number_property,
+    user_property,
+    with_message_expiry,
+)
 from record import decode, position_of, store_time_of
 from record.layout import FLAG_HELD, FLAG_QOS, FLAG_RETAIN
 
@@ -157,3 +163,30 @@ class Message:
         if not self.expires_at:
             return -1
         return max(0, (self.expires_at - max(now_ms, self.store_time) + 999) // 1000)
+
+
+class PlacedMessage(Message):
+    """A message that says when and where it was stored, by user properties that follow the publisher's own."""
+
+    __slots__ = ()
+
+    def __init__(self, message: Message, offset: int) -> None:
+        """`offset`: in the queue of its topic; -1: it is not known."""
+        self.topic = message.topic
+        self.publisher = message.publisher
+        self.payload = message.payload
+        self.qos = message.qos
+        self.retain = message.retain
+        self.held = message.held
+        self.position = message.position
+        self.store_time = message.store_time
+        self.expires_at = message.expires_at
+        self._encoded = None
+        self._aliased = None
+        self._variants = None
+        self._aliased_variants = None
+        added = [message.properties, user_property(b"replay-time", b"%d" % message.store_time)]
+        if offset >= 0:
+            added.append(user_property(b"replay-offset", b"%d" % offset))
+        added.append(user_property(b"replay-position", b"%d" % message.position))
+        self.properties = b"".join(added)

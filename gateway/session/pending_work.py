@@ -1,8 +1,10 @@
-"""Subscriptions that are being recorded, and retained values that are being sent. Most sessions have neither."""
+"""Subscriptions that are being recorded, and what is sent once: retained values, and replays with an end. Most sessions
+have nothing of this."""
 
 from gateway.session.pending_subscriptions import PendingSubscriptions
-from gateway.session.subscription import Subscription
-from store.api import PendingRetained
+from gateway.session.replay_cursor import ReplayCursor
+from gateway.session.subscription import Subscriber, Subscription
+from store.api import PendingRetained, StoredSubscription
 
 
 class RetainedRequest:
@@ -33,20 +35,75 @@ class RetainedRequest:
         self.has_progress = not is_recorded
 
 
+class BoundedReplay(Subscription):
+    """A replay with an end. It matches nothing that is published, and lasts as long as the connection at the most.
+
+    Its cursor has offsets of the topic's queue, or log positions for a wildcard filter.
+    """
+
+    __slots__ = ("lost", "name", "sent")
+
+    def __init__(
+        self, session: Subscriber, name: bytes, asked: StoredSubscription, cursor: ReplayCursor, sent: int, lost: int
+    ) -> None:
+        super().__init__(
+            session,
+            asked.topic_filter,
+            asked.qos,
+            asked.no_local,
+            asked.retain_as_published,
+            asked.identifier,
+            None,
+            0,
+            cursor,
+        )
+        self.name = name  # see `matcher.reserved.bounded_replay_name`
+        self.sent = sent  # messages
+        self.lost = lost  # places of the log, or messages of the queue, that retention or damage took
+
+    def count_sent(self, messages: int) -> None:
+        """So many messages of it were sent."""
+        self.sent += messages
+
+    def count_lost(self, messages: int) -> None:
+        """So many messages of it are gone."""
+        self.lost += messages
+
+
 class PendingWork:
     """The pending work of one session. A part of `gateway.session.session.Session`."""
 
-    __slots__ = ("_finished", "_is_answered", "retained", "subscribing")
+    __slots__ = ("_finished", "_is_answered", "replays", "retained", "subscribing")
 
     def __init__(self) -> None:
         self.subscribing = PendingSubscriptions()
+        self.replays: dict[bytes, BoundedReplay] = {}  # by name, in the order they are served
         self.retained: dict[bytes, RetainedRequest] = {}  # by filter, in the order they are served
         self._finished: set[bytes] = set()  # filters of finished requests that the log still has
         self._is_answered: bool = False  # a request has finished whose values in flight are not recorded
 
     @property
     def is_empty(self) -> bool:
-        return not (self.subscribing.names or self.retained or self._finished or self._is_answered)
+        has_answers = self._finished or self._is_answered
+        return not (self.subscribing.names or self.retained or self.replays or has_answers)
+
+    def replay(
+        self, session: Subscriber, name: bytes, asked: StoredSubscription, bounds: tuple[int, int] | None
+    ) -> BoundedReplay | None:
+        """Begin a replay with an end. One with this name continues as is asked now (`bounds` None: if there is one)."""
+        old = self.replays.get(name)
+        if old is not None and old.replay_cursor is not None:
+            replay = BoundedReplay(session, name, asked, old.replay_cursor, old.sent, old.lost)
+        elif bounds is not None:
+            replay = BoundedReplay(session, name, asked, ReplayCursor(asked.topic_filter, *bounds, False), 0, 0)
+        else:
+            return None
+        self.replays[name] = replay
+        return replay
+
+    def end_replay(self, name: bytes) -> bool:
+        """Remove a replay with an end. Whether there was one."""
+        return self.replays.pop(name, None) is not None
 
     def request(self, subscription: Subscription, since: int) -> None:
         """Queue the retained values that a subscription finds at log position `since`. An unfinished request for the

@@ -21,7 +21,7 @@ from gateway.session.inflight import Inflight
 from gateway.session.log_position import LogPosition
 from gateway.session.message_encoding import Message
 from gateway.session.pending_subscriptions import PendingSubscriptions
-from gateway.session.pending_work import PendingWork, RetainedRequest
+from gateway.session.pending_work import BoundedReplay, PendingWork, RetainedRequest
 from gateway.session.qos_exchanges import ARRIVED, ARRIVING, RESTORED, QosExchanges
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.subscription import Route, SharedMembership, Subscriber, Subscription
@@ -35,6 +35,7 @@ from store.errors import StoreBusy, StoreError
 _NO_FRAMES: Final[list[bytes]] = []
 _NO_INBOUND: Final[dict[int, int]] = {}
 _NO_RETAINED: Final[dict[bytes, RetainedRequest]] = {}
+_NO_REPLAYS: Final[dict[bytes, BoundedReplay]] = {}
 _FILTER_QUEUE: Final = 0x66  # b"f": the first byte of a filter queue's name
 
 
@@ -239,6 +240,17 @@ class Session(Subscriber):
         """All retained values of a subscription are sent."""
         if self.pending.finish(topic_filter, self.durable):
             self.note_change(False)
+
+    # --- replays with an end
+
+    @property
+    def bounded_replays(self) -> Mapping[bytes, BoundedReplay]:
+        """Replays with an end, by name, in the order they are served."""
+        return self._pending.replays if self._pending is not None else _NO_REPLAYS
+
+    def end_bounded_replay(self, name: bytes) -> bool:
+        """Remove a replay with an end. Whether there was one."""
+        return self._pending is not None and self._pending.end_replay(name)
 
     # --- QoS 2 in
 

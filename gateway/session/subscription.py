@@ -75,6 +75,7 @@ class Subscription:
         "route",
         "session",
         "start",
+        "tells_place",
         "topic_filter",
     )
 
@@ -99,6 +100,7 @@ class Subscription:
         self.cursor = cursor  # durable sessions with QoS > 0
         self.start = start  # log position from which on it gets messages
         self.replay_cursor = replay  # of what is older than itself
+        self.tells_place: bool = False  # replayed messages say when and where they were stored
         # A subscription gets what is committed, but for one that follows the log to the present.
         self.is_live: bool = replay is None or replay.end != FOLLOW
         if replay is not None and cursor is not None:
@@ -125,6 +127,10 @@ class Subscription:
             if not old.replay_cursor.is_lagging:
                 self.replay_cursor = None
         self.route = Route(self.session, [self])
+
+    def tell_place(self) -> None:
+        """Have replayed messages say when and where they were stored, while this connection lasts."""
+        self.tells_place = True
 
     def end_replay(self) -> None:
         """All that is older than the subscription was read; of a recorded replay it may not be acknowledged."""

@@ -6,13 +6,28 @@ from typing import Final
 from gateway.mqtt.packets import SubscriptionRequest
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.browse import parent_levels
-from gateway.topics.replay_start import NoSuchStart, ReplayStart, parse_start, resolve_start, split_replay
+from gateway.topics.replay_range import (
+    NoSuchStart,
+    ReplayPlace,
+    is_bounded,
+    parse_bounds,
+    parse_start,
+    resolve_bounds,
+    resolve_start,
+    split_replay,
+)
 from matcher.names import has_wildcard, split_shared
-from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, inbox_of, is_below
+from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, bounded_replay_name, inbox_of, is_below
 from store.api import MessageStore, StoredSubscription
 
-_FORM: Final = b"the form is $replay/<from>/<filter>, from earliest, a time, -<seconds>, or offset:<n> of one topic"
-_WORDS: Final = b"replay takes earliest, a time, -<seconds>, or offset:<n> of one topic"
+_FORM: Final = (
+    b"the forms are $replay/<from>/<filter> and $replay/<from>..<to>/<filter>, from earliest, a time, -<seconds>, or"
+    b" offset:<n> of one topic, to a later one or now"
+)
+_WORDS: Final = (
+    b"replay takes <from> or <from>..<to>: from earliest, a time, -<seconds>, or offset:<n> of one topic, to a later"
+    b" one or now"
+)
 _BROWSING: Final = b"the forms are $topics/<levels>/+ and $topics/<levels>/#, and inboxes cannot be listed"
 _NO_HISTORY: Final = b"shared subscriptions and topics of the node have nothing to replay"
 
@@ -20,13 +35,20 @@ _NO_HISTORY: Final = b"shared subscriptions and topics of the node have nothing 
 class SubscribeRequest:
     """A requested subscription."""
 
-    __slots__ = ("reason", "start", "stored", "topic_filter", "why")
+    __slots__ = ("bounds", "end", "name", "now_ms", "reason", "start", "stored", "tells_place", "topic_filter", "why")
 
-    def __init__(self, request: SubscriptionRequest, words: bytes, identifier: int) -> None:
+    def __init__(self, request: SubscriptionRequest, words: bytes, identifier: int, tells_place: bool = False) -> None:
         own, self.topic_filter = split_replay(request.topic_filter)
         self.reason = ReasonCode(request.qos)  # the reason code for SUBACK
         self.why = b""  # the reason string, if it is not granted
-        self.start: ReplayStart | None = None  # where its replay starts; None: there is none
+        self.now_ms = 0  # when it was asked for, if it has a replay
+        self.start: ReplayPlace | None = None  # where its replay starts; None: there is none
+        self.end: ReplayPlace | None = None  # where it ends; None: it does not
+        self.tells_place = tells_place  # its replayed messages say when and where they were stored
+        self.bounds: tuple[int, int] | None = None  # the places of a new replay with an end
+        # By which the session knows it: the filter, unless it is a replay with an end.
+        bounded = is_bounded(own or words)
+        self.name = bounded_replay_name(self.topic_filter, own or words) if bounded else self.topic_filter
         if self.is_browsing:
             self.reason = ReasonCode.GRANTED_QOS_0
         self.stored = StoredSubscription(
@@ -53,8 +75,17 @@ class SubscribeRequest:
         """Whether its replay reads the log, because the filter may match many topics."""
         return self.start is not None and has_wildcard(self.topic_filter)
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether it is a replay with an end, which becomes no subscription."""
+        return self.name is not self.topic_filter
+
     def _set_start(self, own: bytes, words: bytes) -> None:
-        self.start = parse_start(own or words, self.topic_filter, int(time() * 1000))
+        self.now_ms = int(time() * 1000)
+        if self.is_bounded:
+            self.start, self.end = parse_bounds(own or words, self.topic_filter, self.now_ms) or (None, None)
+        else:
+            self.start = parse_start(own or words, self.topic_filter, self.now_ms)
         if self.start is None and own:
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, _FORM)
         elif self.start is None:
@@ -92,7 +123,7 @@ class SubscribeRequest:
         self.reason, self.why, self.start = reason, why, None
 
     async def find_start(self, store: MessageStore, delivered_end: int, is_durable: bool) -> None:
-        """Find where the replay starts.
+        """Find where the replay starts, and ends.
 
         A subscription that the log will not record gets its cursor here, as the record would give it. Raises
         StoreError.
@@ -100,6 +131,9 @@ class SubscribeRequest:
         if self.start is None:
             return
         try:
+            if self.end is not None:
+                self.bounds = await resolve_bounds(store, self.topic_filter, self.start, self.end, self.now_ms)
+                return
             place, end = await resolve_start(store, self.topic_filter, self.start)
         except NoSuchStart as error:
             self.refuse(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, str(error).encode())

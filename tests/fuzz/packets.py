@@ -14,6 +14,7 @@ TOPICS = (
 FILTERS = (
     *(b"#", b"a/#", b"a/+", b"a/b", b"+/x", b"a//", b"$SYS/#", b"$dollar/#", b"$share/g/a/#"),
     *(b"$share/g/#", b"$share/h/a/b", b"$replay/earliest/a/#", b"$replay/-3600/#", b"$replay/offset:0/a/b"),
+    *(b"$replay/earliest..now/a/#", b"$replay/offset:0..offset:3/a/b", b"$replay/-60..-30/#", b"$replay/5..1/a"),
     *(b"$inbox/client-1", b"$inbox/#", b"$share//a", b"$share/g+/a", b"$share/g", b"$replay/x/a", b"$replay/earliest"),
     *(b"$replay/99999999999999/a", b"$replay/earliest/$share/g/a", b"$share/g/$replay/earliest/a", b"$delayed/1/a"),
     *(b"a#", b"a+", b"", b"#/a", b"\xff", b"nul\0", b"/".join([b"+"] * 130), b"x" * 300),
@@ -184,7 +185,9 @@ class Maker:
             if identifier == 0x26 and not size:
                 block += wire.pair(chance.choice(CLIENTS), chance.choice(CLIENTS)) * chance.choice((1, 1, 2, 20))
             elif size == _REPLAY:
-                block += wire.pair(b"replay", chance.choice((b"earliest", b"-60", b"-60", b"1", b"offset:0", b"x")))
+                block += wire.pair(
+                    b"replay", chance.choice((b"earliest", b"-60", b"-60..now", b"1", b"offset:0", b"x"))
+                )
             elif size > 0:
                 value = chance.choice(_VALUES.get(identifier, _FLAGS) if not self.odd() else (0, 1, 255))
                 block += bytes((identifier,)) + value.to_bytes(size, "big")

@@ -31,6 +31,9 @@ def test_later_and_from_the_past(node: Any, version: str) -> None:
     assert found == ["home/lamp on", "home/lamp off"]
     assert take(node, 2, "-V", version, "-t", "$replay/-3600/home/#", "-q", "1") == found
     assert take(node, 1, "-V", version, "-t", "$replay/offset:1/home/lamp", "-q", "1") == found[1:]
+    *between, end = take(node, 2, "-V", version, "-t", "$replay/offset:1..now/home/lamp", "-q", "1")
+    assert between == found[1:]
+    assert end.startswith('$replay/end {"replay":"$replay/offset:1..now/home/lamp","messages":1,')
 
 
 def test_from_the_past_by_a_property(node: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from gateway.mqtt.reasons import ReasonCode
 from gateway.node.node import Node
 from gateway.session.session import Session
-from gateway.topics.replay_start import ReplayStart, parse_start, split_replay
+from gateway.topics.replay_range import ReplayPlace, parse_start, split_replay
 from record import split, store_time_of
 from store.api import Chunk
 from store.engine import Engine
@@ -71,21 +71,21 @@ async def replay(client: RawClient, topic_filter: bytes, words: bytes, qos: int 
 @pytest.mark.parametrize(
     ("words", "place"),
     [
-        (b"earliest", ReplayStart(None, 0)),
-        (b"offset:0", ReplayStart(0)),
-        (b"offset:17", ReplayStart(17)),
-        (b"-3600", ReplayStart(None, NOW - 3_600_000)),
-        (b"1700000000000", ReplayStart(None, NOW)),
-        (b"2023-11-14T22:13:20Z", ReplayStart(None, NOW)),
-        (b"2023-11-14T22:13:20", ReplayStart(None, NOW)),
-        (b"2023-11-14T23:13:20.500+01:00", ReplayStart(None, NOW + 500)),
-        (b"-99999999999999999", ReplayStart(None, 0)),
-        (b"0001-01-01", ReplayStart(None, 0)),
+        (b"earliest", ReplayPlace(None, 0)),
+        (b"offset:0", ReplayPlace(0)),
+        (b"offset:17", ReplayPlace(17)),
+        (b"-3600", ReplayPlace(None, NOW - 3_600_000)),
+        (b"1700000000000", ReplayPlace(None, NOW)),
+        (b"2023-11-14T22:13:20Z", ReplayPlace(None, NOW)),
+        (b"2023-11-14T22:13:20", ReplayPlace(None, NOW)),
+        (b"2023-11-14T23:13:20.500+01:00", ReplayPlace(None, NOW + 500)),
+        (b"-99999999999999999", ReplayPlace(None, 0)),
+        (b"0001-01-01", ReplayPlace(None, 0)),
         *[(words, None) for words in (b"", b"latest", b"-", b"offset:", b"offset:-1", b"offset:x", b"1.5", b"9" * 30)],
         *[(words, None) for words in (b"--5", b"+5", b"2023-13-01", b"\xd9\xa7", b"offset:" + b"9" * 30)],
     ],
 )
-def test_the_meaning_of_from(words: bytes, place: ReplayStart | None) -> None:
+def test_the_meaning_of_from(words: bytes, place: ReplayPlace | None) -> None:
     assert parse_start(words, b"t", NOW) == place
 
 
