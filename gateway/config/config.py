@@ -144,7 +144,10 @@ class HttpConfig:
 
     port: int = bounded(8080, -1, 65_535)  # -1: none, which only a gateway may have
     host: str = ""  # the address to listen on; "": that of the node
-    auth: list[str] = any_of(["anonymous"], "anonymous", "password")  # for /metrics
+    auth: list[str] = any_of(["anonymous"], "anonymous", "password", "certificate")  # for /metrics
+    certificate: str = ""  # as `grpc.certificate`, and likewise the next two
+    key: str = ""
+    client_ca: str = ""
 
 
 @dataclass(slots=True)
@@ -350,6 +353,8 @@ def _check(config: Config) -> None:
     _check_mqtt(config.mqtt)
     _check_listeners(config.mqtt)
     _check_grpc(config.grpc)
+    http = config.http
+    _require("http.", _check_front_tls("http", http.certificate, http.key, http.client_ca, http.auth))
     _check_store(config)
     _check_host("host", config.host)
     _check_host("http.host", config.http_host)
@@ -405,13 +410,19 @@ def _check_host(name: str, host: str) -> None:
             ) from None
 
 
+def _check_front_tls(name: str, certificate: str, key: str, client_ca: str, auth: list[str]) -> str:
+    """Return what is wrong with the TLS settings of gRPC or HTTP, or ""."""
+    if bool(certificate) != bool(key):
+        return f"certificate and {name}.key must be given together"
+    if client_ca and not certificate:
+        return f"client_ca needs {name}.certificate and {name}.key"
+    if "certificate" in auth and not client_ca:
+        return f"auth with certificates needs {name}.client_ca"
+    return ""
+
+
 def _check_grpc(grpc: GrpcConfig) -> None:
-    if bool(grpc.certificate) != bool(grpc.key):
-        raise ConfigError("grpc.certificate and grpc.key must be given together")
-    if grpc.client_ca and not grpc.certificate:
-        raise ConfigError("grpc.client_ca needs grpc.certificate and grpc.key")
-    if "certificate" in grpc.auth and not grpc.client_ca:
-        raise ConfigError("grpc.auth with certificates needs grpc.client_ca")
+    _require("grpc.", _check_front_tls("grpc", grpc.certificate, grpc.key, grpc.client_ca, grpc.auth))
     for number, group in enumerate(grpc.groups):
         _require(f"grpc.groups[{number}].", check_table(group) or ("" if group.name else "name must not be empty"))
     if len({group.name for group in grpc.groups}) < len(grpc.groups):

@@ -1,5 +1,6 @@
 """The HTTP front: `/health` and `/metrics`."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -10,11 +11,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.auth.refusal import ClientRefused
+from gateway.config.config import HttpConfig
 from gateway.http.metrics import Figures, NodeCollector
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission
 from gateway.net.bounded_http import BoundedHttp
 from gateway.net.proxy_protocol import address_text
+from gateway.net.tls import Certificates, name_in, single_certificate
 from matcher.reserved import SYS
 from store.api import LogStore
 from store.errors import StoreError
@@ -32,11 +35,12 @@ class HttpFront:
         authority: Authority,
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]],
-        auth: Sequence[str],
+        config: HttpConfig,
         calls: Callable[[], int | None],
     ) -> None:
-        """sources, admissions, calls: see `gateway.http.metrics`. auth: see `gateway.auth.callers`."""
-        self._auth = auth
+        """sources, admissions, calls: see `gateway.http.metrics`."""
+        self._config = config
+        self._certificates: Certificates | None = None
         self._authority = authority
         self._callers: Callers | None = None
         self._store = store
@@ -47,9 +51,19 @@ class HttpFront:
         self._server.app.router.add_get("/metrics", self._metrics)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen. Returns the bound port. Raises OSError."""
-        self._callers = Callers(self._authority, "http", self._auth)
-        return await self._server.start((host, port))
+        """Listen. Returns the bound port. Raises OSError, and TlsError when the certificate cannot be used."""
+        config = self._config
+        if config.certificate:
+            self._certificates = single_certificate("http", "wss", config.certificate, config.key, config.client_ca)
+        self._callers = Callers(self._authority, "http", config.auth)
+        if self._certificates is None:
+            return await self._server.start((host, port))
+        return await self._server.start_tls(host, port, self._certificates)
+
+    async def reload(self) -> None:
+        """Read the certificate again."""
+        if self._certificates is not None:
+            await asyncio.to_thread(self._certificates.reload, forced=True)
 
     async def stop(self) -> None:
         await self._server.stop()
@@ -77,8 +91,10 @@ class HttpFront:
     async def _refusal(self, callers: Callers, request: web.Request) -> web.Response | None:
         """Answer 401 without authentication, 403 if rules do not allow to subscribe to $SYS/#. None: it is allowed."""
         name = request.get_extra_info("peername", ("", 0))
+        certificate = request.get_extra_info("peercert")
+        shown = name_in(certificate, "cn") if certificate else None
         try:
-            caller = await callers.identify(request.headers.get("Authorization"), None, address_text(name[0], name[1]))
+            caller = await callers.identify(request.headers.get("Authorization"), shown, address_text(name[0], name[1]))
         except ClientRefused as refused:
             status = 429 if refused.reason is ReasonCode.CONNECTION_RATE_EXCEEDED else 401
             headers = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'} if status == 401 else None

@@ -1,4 +1,4 @@
-"""An HTTP server with a limit on its connections, which aiohttp has not."""
+"""An HTTP server with a limit on its connections, which aiohttp has not, and with certificates that may change."""
 
 import asyncio
 import logging
@@ -8,7 +8,16 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from gateway.net.bind import bind, release
+from gateway.net.proxy_protocol import address_text
+from gateway.net.tls import Certificates
+
+log = logging.getLogger(__name__)
+
 _IDLE_SECONDS: Final = 15.0  # for a connection to send its next request
+_HANDSHAKE_SECONDS: Final = 10.0  # for TLS
+_SHUTDOWN_SECONDS: Final = 5.0  # that a client has to answer the end of TLS
+_SHORTAGE_SECONDS: Final = 1.0  # without accepting when the system has no descriptor or memory
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
@@ -32,6 +41,9 @@ class BoundedHttp:
             self.app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=_IDLE_SECONDS
         )
         self._listener: asyncio.Server | None = None
+        self._sockets: list[socket.socket] = []  # of TLS
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
 
     async def start(self, place: tuple[str, int] | socket.socket) -> int:
         """Listen on (host, port), or on a bound Unix socket. Returns the port, 0 for a Unix socket. Raises OSError."""
@@ -43,15 +55,70 @@ class BoundedHttp:
             self._listener = await loop.create_unix_server(self._accept, sock=place, backlog=backlog)
         return int(self._listener.sockets[0].getsockname()[1]) if isinstance(place, tuple) else 0
 
+    async def start_tls(self, host: str, port: int, certificates: Certificates) -> int:
+        """Listen for TLS. Returns the port. Raises OSError.
+
+        Each connection is shown the certificate that is in the files then.
+        """
+        await self._runner.setup()
+        self._sockets, address = await bind(address_text(host, port))
+        self._accepting = [asyncio.create_task(self._accept_tls(each, certificates)) for each in self._sockets]
+        return int(address.rpartition(":")[2])
+
     async def stop(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        tasks = [*self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for listening in self._sockets:
+            release(listening)
+        self._sockets = []
         await self._runner.cleanup()
 
     def _accept(self) -> asyncio.BaseProtocol:
         server = self._runner.server
-        has_room = server is not None and len(server.connections) < self._max_connections
-        return server() if server is not None and has_room else RejectedConnection()
+        return server() if server is not None and self._has_room() else RejectedConnection()
+
+    def _has_room(self) -> bool:
+        server = self._runner.server
+        return server is not None and len(server.connections) + len(self._handshakes) < self._max_connections
+
+    async def _accept_tls(self, listening: socket.socket, certificates: Certificates) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                log.debug("cannot accept an HTTP connection: %s", error)
+                await asyncio.sleep(_SHORTAGE_SECONDS)
+                continue
+            if not self._has_room():
+                client.close()
+                continue
+            task = loop.create_task(self._shake_hands(client, certificates))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, client: socket.socket, certificates: Certificates) -> None:
+        server = self._runner.server
+        assert server is not None
+        try:
+            await asyncio.to_thread(certificates.reload, forced=False)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                server,
+                client,
+                ssl=certificates.context,
+                ssl_handshake_timeout=_HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+            )
+        except OSError as error:  # also ssl.SSLError
+            log.debug("no TLS with an HTTP client: %s", error)
+            client.close()
+        except asyncio.CancelledError:
+            client.close()
+            raise
 
 
 class RejectedConnection(asyncio.Protocol):

@@ -27,14 +27,14 @@ class Certificates:
 
     def __init__(self, config: ListenerConfig) -> None:
         """Raises TlsError."""
-        self._config = config
+        self.config = config
         self._signature = self.signature()
         self._logged_error = ""  # the last error of the current files
         self.context = make_context(config)  # for the next handshake
 
     def signature(self) -> FileSignature:
         """Identity of all files, which changes when one of them is replaced. Reads the disk; raises TlsError."""
-        return tuple(_signature(path) for path in _files(self._config))
+        return tuple(_signature(path) for path in _files(self.config))
 
     def reload(self, *, forced: bool) -> None:
         """Read the files again if they have changed, or if `forced`.
@@ -46,14 +46,31 @@ class Certificates:
             if signature == self._signature and not forced:
                 return
             self._signature = signature
-            self.context = make_context(self._config)
+            self.context = make_context(self.config)
         except TlsError as error:
             if str(error) != self._logged_error:
-                log.error("listener %s goes on with its old certificates: %s", self._config.name, error)
+                log.error("listener %s goes on with its old certificates: %s", self.config.name, error)
             self._logged_error = str(error)
             return
         self._logged_error = ""
-        log.info("listener %s has read its certificates again", self._config.name)
+        log.info("listener %s has read its certificates again", self.config.name)
+
+
+def single_certificate(name: str, protocol: str, certificate: str, key: str, client_ca: str) -> Certificates:
+    """One certificate for all server names.
+
+    name: for logs. protocol: as of a listener, "mqtts" or "wss". client_ca: a file; clients must show a certificate of
+    one of its authorities. "": they need none. Raises TlsError.
+    """
+    return Certificates(
+        ListenerConfig(
+            name=name,
+            protocol=protocol,
+            certificates=[CertificateConfig(Path(certificate), Path(key))],
+            client_certificate="required" if client_ca else "none",
+            client_ca=Path(client_ca) if client_ca else None,
+        )
+    )
 
 
 def make_context(config: ListenerConfig) -> ssl.SSLContext:

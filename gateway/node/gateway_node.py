@@ -49,7 +49,7 @@ class GatewayNode:
             authority,
             lambda: {"": devices.figures()},
             lambda: devices.front.admissions,
-            config.http.auth,
+            config.http,
             lambda: None,
         )
         try:
@@ -64,6 +64,7 @@ class GatewayNode:
     async def reload(self) -> None:
         """Read the certificates again."""
         await self._devices.reload()
+        await self._http.reload()
 
     async def stop(self) -> None:
         """Close all connections. Accepted messages are committed, and other gateways may have the clients."""

@@ -56,6 +56,7 @@ class Node:
     async def reload(self) -> None:
         """Read the certificates again."""
         await self._devices.reload()
+        await self._services.reload()
 
     async def stop(self) -> None:
         """Stop the fronts, the sessions, and the store. Accepted messages are committed."""

@@ -40,7 +40,7 @@ class Services:
         self._config = config
         limits = RpcLimits(max_user_properties=config.mqtt.max_user_properties)
         self.rpc = RpcServer(engine, authority, limits, settings, config.grpc)
-        self.http = HttpFront(engine, authority, sources, admissions, config.http.auth, lambda: self.rpc.calls)
+        self.http = HttpFront(engine, authority, sources, admissions, config.http, lambda: self.rpc.calls)
         self.admin = AdminFront(engine, sessions, config.data_dir)
 
     async def start(self) -> tuple[int, int]:
@@ -51,6 +51,10 @@ class Services:
         await warn_of_open_ports(config, grpc, http)
         return grpc, http
 
+    async def reload(self) -> None:
+        """Read the certificate of HTTP again. Each handshake of gRPC looks for new ones."""
+        await self.http.reload()
+
     async def stop(self) -> None:
         await self.rpc.stop(_STOP_GRACE)
         await self.http.stop()
@@ -58,13 +62,16 @@ class Services:
 
 
 async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:
-    """Warn about ports that accept anonymous callers from other machines. grpc, http: the ports, -1 for none."""
-    fronts = (("gRPC", config.host, grpc, config.grpc.auth), ("HTTP", config.http_host, http, config.http.auth))
-    for name, host, port, auth in fronts:
-        if port >= 0 and "anonymous" in auth and not await check_host(host):
+    """Warn about ports that accept anonymous callers, or passwords without TLS, from other machines. grpc, http: the
+    ports, -1 for none."""
+    fronts = (("gRPC", config.host, grpc, config.grpc), ("HTTP", config.http_host, http, config.http))
+    for name, host, port, front in fronts:
+        if port < 0 or await check_host(host):
+            continue
+        place = address_text(host, port)
+        if "anonymous" in front.auth:
             log.warning(
-                "%s at %s accepts anonymous callers, whatever mqtt.auth says: see %s.auth",
-                name,
-                address_text(host, port),
-                name.lower(),
+                "%s at %s accepts anonymous callers, whatever mqtt.auth says: see %s.auth", name, place, name.lower()
             )
+        if "password" in front.auth and not front.certificate:
+            log.warning("%s at %s accepts passwords without TLS: see %s.certificate", name, place, name.lower())

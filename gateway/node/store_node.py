@@ -60,7 +60,8 @@ class StoreNode:
             raise
 
     async def reload(self) -> None:
-        """Do nothing: each handshake looks for new certificates."""
+        """Read the certificates again. Each handshake of gateways looks for new ones."""
+        await self._services.reload()
 
     async def outlive_gateways(self, seconds: float) -> None:
         """Wait until all gateways have left."""

@@ -1,13 +1,11 @@
 """TLS of a gRPC port. The certificates are read again when their files change."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import grpc
 
-from gateway.config.listeners import CertificateConfig, ListenerConfig
-from gateway.net.tls import Certificates, TlsError, make_context
+from gateway.net.tls import TlsError, make_context, single_certificate
 
 log = logging.getLogger(__name__)
 
@@ -18,14 +16,8 @@ class RpcCertificates:
     def __init__(self, name: str, certificate: str, key: str, client_ca: str) -> None:
         """name: of the port, for logs. client_ca: file of the CA of client certificates; "" if clients need none.
         Raises TlsError."""
-        self._files = ListenerConfig(
-            name=name,
-            protocol="mqtts",
-            certificates=[CertificateConfig(Path(certificate), Path(key))],
-            client_certificate="required" if client_ca else "none",
-            client_ca=Path(client_ca) if client_ca else None,
-        )
-        self._certificates = Certificates(self._files)
+        self._certificates = single_certificate(name, "mqtts", certificate, key, client_ca)
+        self._files = self._certificates.config
         self._seen = self._certificates.signature()
         self._first = self._read()
 

@@ -503,7 +503,10 @@ async def test_the_name_of_a_certificate_is_a_user(make_node: MakeNode, tmp_path
     [
         ({"grpc.auth": []}, "grpc.auth is a list of"),
         ({"grpc.auth": ["scram"]}, "grpc.auth is a list of"),
-        ({"http.auth": ["certificate"]}, "http.auth is a list of"),
+        ({"http.auth": ["scram"]}, "http.auth is a list of"),
+        ({"http.auth": ["certificate"]}, "needs http.client_ca"),
+        ({"http.key": "x"}, "http.certificate and http.key must be given together"),
+        ({"http.client_ca": "x"}, "http.client_ca needs"),
         ({"grpc.auth": ["certificate"]}, "needs grpc.client_ca"),
         ({"grpc.certificate": "x"}, "must be given together"),
         ({"grpc.auth": ["signature"]}, "grpc.access_keys must be given together"),
