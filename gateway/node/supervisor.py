@@ -10,7 +10,6 @@ The rules of the file:
 * Each child has one end of a pipe. When this process is killed, the pipe closes and they stop.
 """
 
-import errno
 import logging
 import os
 import select
@@ -27,6 +26,7 @@ from typing import Final
 
 from gateway.config.config import Config, ConfigError
 from gateway.config.listeners import parse_address
+from gateway.net.bind import ListenError
 from gateway.net.proxy_protocol import address_text
 
 log = logging.getLogger(__name__)
@@ -259,9 +259,7 @@ class Supervisor:
         except OSError as error:
             for bound in self._sockets:
                 bound.close()
-            raise OSError(
-                error.errno or errno.EADDRNOTAVAIL, f"cannot listen on {address}: {error.strerror}"
-            ) from error
+            raise ListenError(f"cannot listen on {address}: {error.strerror}") from error
         return address_text(host, port)
 
     def _store_address(self, data_dir: Path) -> str:

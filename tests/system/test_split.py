@@ -253,4 +253,4 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
             node.start()
     assert node.process is not None
     assert node.process.wait(10) == 1
-    assert "cannot listen on" in node.log()
+    assert "sluice: cannot serve: cannot listen on" in node.log()
