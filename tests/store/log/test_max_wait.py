@@ -55,6 +55,8 @@ async def test_messages_are_refused_while_a_flush_lasts_too_long(tmp_path: Path)
     disk.is_slow = True
     first = asyncio.ensure_future(append(engine, message(b"t", b"in the flush")))
     assert "0.05 s" in str(await refused(engine))
+    work = control.Produced(1, 1).frame(b"producer")  # as in front of all that the SDK and gateways send
+    assert isinstance((await append(engine, work, message(b"t"))).error, StoreBusy)
     # Control records still find room, and what was accepted is committed.
     closed = asyncio.ensure_future(append(engine, control.SessionClosed(1, 60, 1).frame(b"c")))
     await asyncio.sleep(0)
