@@ -137,6 +137,7 @@ class CommitLog:
         self._timer: asyncio.TimerHandle | None = None  # of a delayed `_tick`
         self._sync_timer: asyncio.TimerHandle | None = None
         self._last_start = 0.0
+        self._flush_size = 0  # bytes of the last flush
         self._eager = 0  # appends in `_appends` with a waiting caller
         self._last_count = 0  # appends in the last flush with a waiting caller
         self._likely = 0  # appends with a waiting caller to expect before the next flush
@@ -260,6 +261,7 @@ class CommitLog:
             appends.append(pending)
         self._waiting_bytes -= size
         self._last_start = now
+        self._flush_size = size
         self._last_count = _eager(appends)
         self._eager -= self._last_count
         if not waiting:
@@ -281,7 +283,7 @@ class CommitLog:
 
     def _on_flushed(self, flushed: Flushed) -> None:
         self._in_flight = False
-        self._waits.committed(self._loop.time() - self._last_start)
+        self._waits.committed(self._loop.time() - self._last_start, self._flush_size)
         error = self._error if self.failed else flushed.error
         if isinstance(error, RecordInvalid):
             self._split(flushed.appends, error)

@@ -21,8 +21,10 @@ class WaitLimit:
         self.max_s: float = max_wait_ms / 1000  # 0: no limit by time
         self.room: int = self.most  # bytes that may wait before messages are refused
 
-    def committed(self, seconds: float) -> None:
-        """Note how long a commit of `unit` bytes has lasted."""
+    def committed(self, seconds: float, size: int) -> None:
+        """Note how long a commit of `size` bytes has lasted."""
+        if size > self._unit:
+            seconds = seconds * self._unit / size
         quicker = min(seconds, self._before)
         self._before = seconds
         room = self.most

@@ -107,8 +107,7 @@ class Appends:
         parcel = self._remove(sequence)
         if parcel is None:
             return
-        seconds = self._loop.time() - parcel.sent_at
-        self._waits.committed(seconds * _UNIT / max(parcel.pending_bytes, _UNIT))
+        self._waits.committed(self._loop.time() - parcel.sent_at, parcel.pending_bytes)
         if first != _APART:
             starts = record.split(parcel.body[SEQUENCE.size :])
             positions = [first + start for start in starts]

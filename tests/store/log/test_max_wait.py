@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from threading import Semaphore
+from time import sleep
 
 import pytest
 
@@ -92,8 +93,8 @@ async def test_a_queue_that_a_slow_disk_would_not_commit_in_time_is_not_accepted
     disk = HeldUpDisk()
     engine = await Engine.open(tmp_path, config, disk)
     log = engine._log
-    log._waits.committed(0.04)
-    log._waits.committed(0.04)
+    log._waits.committed(0.04, 1000)
+    log._waits.committed(0.04, 1000)
     disk.is_slow = True
     answers: list[Appended] = []
     for _ in range(20):
@@ -107,20 +108,41 @@ async def test_a_queue_that_a_slow_disk_would_not_commit_in_time_is_not_accepted
     await engine.close()
 
 
+class PonderousDisk(Disk):
+    """A write takes 50 ms."""
+
+    __slots__ = ()
+
+    def write_durable(self, fd: int, data: bytes | memoryview, offset: int) -> None:
+        sleep(0.05)
+        super().write_durable(fd, data, offset)
+
+
+async def test_a_large_append_is_no_sign_of_a_slow_disk(tmp_path: Path) -> None:
+    """In 50 ms the disk writes 100 KB here: in 10 s, that is more than flushes of 200 bytes would bring."""
+    config = StoreConfig(segment_size=MB, max_wait_ms=10_000, batch_bytes=200)
+    engine = await Engine.open(tmp_path, config, PonderousDisk())
+    for _ in range(2):
+        assert (await append(engine, message(b"t", bytes(100_000)))).error is None
+    assert engine._log._waits.room > 10_000 // 50 * config.batch_bytes
+    await engine.close()
+
+
 @pytest.mark.parametrize(
-    ("seconds", "room"),
+    ("commits", "room"),
     [
         ([], 56 * MB),
-        ([0.01, 0.01], 56 * MB),
-        ([2, 0.01], 56 * MB),  # one slow commit between quick ones says little
-        ([0.01, 2], 56 * MB),
-        ([2, 2], 2 * MB),
-        ([2, 2, 0.01], 56 * MB),
-        ([6, 6], 0),
+        ([(0.01, 1), (0.01, 1)], 56 * MB),
+        ([(2, 1), (0.01, 1)], 56 * MB),  # one slow commit between quick ones says little
+        ([(0.01, 1), (2, 1)], 56 * MB),
+        ([(2, 1), (2, MB)], 2 * MB),
+        ([(2, 8 * MB), (2, 8 * MB)], 20 * MB),  # a quarter of a second for each MB
+        ([(2, 1), (2, 1), (0.01, 1)], 56 * MB),
+        ([(6, 1), (6, 1)], 0),
     ],
 )
-def test_the_room_follows_the_pace_of_commits(seconds: list[float], room: int) -> None:
+def test_the_room_follows_the_pace_of_commits(commits: list[tuple[float, int]], room: int) -> None:
     waits = WaitLimit(5000, 64 * MB, MB)
-    for each in seconds:
-        waits.committed(each)
+    for seconds, size in commits:
+        waits.committed(seconds, size)
     assert waits.room == room
