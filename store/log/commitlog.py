@@ -58,7 +58,7 @@ def refusal(
     """Why frames of `size` bytes are refused while `pending_bytes` of at most `limit` wait; None if accepted."""
     if pending_bytes + size > waits.room:
         # Control records, such as those of a closing session, and copies of messages that were accepted long ago
-        # still find room when new messages have to wait. Messages of a producer stand behind the record of its progress.
+        # still find room when new messages have to wait. Messages of a producer are behind a record of its progress.
         is_new = bool(frames) and frames[-1][_KIND : _KIND + 1] == _MESSAGE and not _is_revived(frames[-1])
         if is_new:
             limit = waits.most
