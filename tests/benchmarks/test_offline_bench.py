@@ -73,7 +73,7 @@ def test_a_repetition_with_dup_alone_is_sound(loader: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_measurement(loader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_measurement_gives_all_figures(loader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "LOADER", loader)
     figures = offline.measure("sluice", Scale(50, 20, 50, 1000, 5), tmp_path)
     assert figures["sound"]
@@ -90,7 +90,7 @@ def test_wrong_usage_is_2(loader: Path, words: list[str]) -> None:
     assert subprocess.run([loader, *words], capture_output=True, check=False).returncode == 2
 
 
-def test_targets_are_told_with_whether_they_are_met() -> None:
+def test_each_target_is_reported_as_met_or_missed() -> None:
     away = {
         "work": "2,000 sessions",
         "broker": "sluice",

@@ -81,7 +81,7 @@ async def test_sends_of_many_tasks_all_arrive(client: Client) -> None:
     assert all(payloads == [b"%d" % i for i in range(20)] for payloads in per_topic.values())
 
 
-async def test_parents_and_times(client: Client) -> None:
+async def test_parents_are_listed_and_offsets_found_by_time(client: Client) -> None:
     assert await client.parents() == []
     receipts = [await client.send(topic, b"x") for topic in ("b/1", "a/1", "/1", "b/1")]
     assert await client.parents() == ["", "a", "b"]
@@ -212,7 +212,7 @@ async def test_pull_is_bounded(client: Client) -> None:
     assert 1 < len(await client.pull("home", partition, 0, max_bytes=5_000)) < 6
 
 
-async def test_errors_have_names(client: Client) -> None:
+async def test_each_refusal_raises_its_own_error(client: Client) -> None:
     await client.send("home/t", b"x")
     partition = next(each.partition for each in await client.partitions("home") if each.end)
     with pytest.raises(OffsetOutOfRange) as out:
@@ -376,7 +376,7 @@ def test_a_connection_that_ends_within_a_write_may_be_tried_again() -> None:
         ("last error: UNKNOWN: UNAUTHENTICATED: Hostname Verification Check failed.", "it is for another name"),
     ],
 )
-def test_a_certificate_that_is_not_trusted_is_told(details: str, told: str) -> None:
+def test_an_untrusted_certificate_has_an_error_of_its_own(details: str, told: str) -> None:
     nothing = grpc.aio.Metadata()
     error = from_rpc(grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, details))
     assert isinstance(error, Untrusted) and told in str(error)

@@ -69,12 +69,12 @@ def test_the_reference_calls_nothing_that_there_is_not() -> None:
 
 
 @pytest.mark.parametrize("package", [cloud_sdk, record], ids=lambda package: package.__name__)
-def test_type_checkers_are_told_that_there_are_types(package: ModuleType) -> None:
+def test_the_package_declares_that_it_is_typed(package: ModuleType) -> None:
     assert package.__file__ is not None and Path(package.__file__).with_name("py.typed").exists()
 
 
 @pytest.mark.parametrize("name", blocking.__all__)
-def test_the_blocking_face_has_the_same_calls(name: str) -> None:
+def test_the_blocking_client_has_the_same_calls(name: str) -> None:
     here, there = getattr(cloud_sdk, name), getattr(blocking, name)
     assert members(there) >= members(here)
     for member in sorted(members(here)):

@@ -208,7 +208,7 @@ async def test_a_blocking_checker_may_close_its_checks_or_client(node, closes: s
     assert asked == [b"1"]
 
 
-async def test_the_blocking_face_holds_messages_too(node) -> None:
+async def test_the_blocking_client_has_delayed_messages_and_transactions(node) -> None:
     def work() -> None:
         asked: list[bytes] = []
 

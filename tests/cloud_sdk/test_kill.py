@@ -34,7 +34,7 @@ async def start(path: str, port: int) -> tuple[Process, int]:
 
 
 @pytest.mark.slow
-async def test_kill_under_load(tmp_path) -> None:
+async def test_nothing_is_lost_when_the_node_is_killed_under_load(tmp_path) -> None:
     process, port = await start(str(tmp_path), 0)
     acknowledged: set[bytes] = set()
     received: set[bytes] = set()

@@ -42,7 +42,7 @@ def test_any_bytes_are_a_block_or_a_value_error(block: bytes) -> None:
         decode(block)
 
 
-def test_the_wire_form() -> None:
+def test_properties_are_encoded_as_mqtt_encodes_them() -> None:
     properties = Properties(
         message_expiry=7, content_type="a", response_topic="b/c", correlation_data=b"\0", user=[("k", "v")]
     )

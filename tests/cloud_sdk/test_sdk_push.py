@@ -234,7 +234,7 @@ async def test_a_broadcast_that_keeps_failing_is_left_out(client: Client) -> Non
         await until(lambda: got == [b"bad", b"bad", b"good"])
 
 
-async def test_handlers_of_the_blocking_face_run_in_threads(node) -> None:
+async def test_handlers_of_the_blocking_client_run_in_threads(node) -> None:
     def work() -> None:
         got: list[bytes] = []
         done = threading.Event()
@@ -281,7 +281,7 @@ async def test_messages_that_a_closing_consumer_gave_back_go_to_others(client: C
     assert len(got) == 2
 
 
-async def test_a_broadcast_of_which_something_is_gone_hears_nothing_twice(client: Client) -> None:
+async def test_a_broadcast_consumer_goes_on_after_a_gap_and_repeats_nothing(client: Client) -> None:
     got: list[bytes] = []
 
     async def handle(message: Message) -> None:

@@ -22,7 +22,7 @@ def test_the_page_is_what_the_markers_say() -> None:
 
 
 @STANDARD
-def test_the_lists_are_whole(standard: Standard) -> None:
+def test_the_lists_of_statements_are_complete(standard: Standard) -> None:
     """Numbers run from 1 in each section; 2.2.1-1 is not there in the standard either."""
     statements = standard.statements()
     assert len(statements) == {"mqtt5": 251, "mqtt311": 141}[standard.marker]

@@ -94,7 +94,7 @@ async def test_a_node_is_killed_and_comes_back_on_its_ports(tmp_path: Path) -> N
         await node.ensure_stopped()
 
 
-async def test_a_child_that_fails_is_told_with_its_log(tmp_path: Path) -> None:
+async def test_the_error_of_a_failed_child_process_has_its_log(tmp_path: Path) -> None:
     child = ChildProcess("the child", tmp_path / "log")
     await child.start("json.tool", ["--no-such-option"])
     with pytest.raises(DemoError, match=r"(?s)the child ended with exit code 2.*unrecognized arguments"):
@@ -148,7 +148,7 @@ def scenario_of(fleet: Told, folder: Path, monkeypatch: pytest.MonkeyPatch) -> t
     return scenario, acts
 
 
-async def test_the_devices_are_told_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_devices_stop_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     end: dict[str, object] = {"acked": 10, "acknowledged": {"a": [[0, 9]]}, "complete": True}
     fleet = Told({"acked": 1}, {"acked": 10}, {"acked": 10}, {"acked": 10}, {"acked": 10}, end)
     scenario, acts = scenario_of(fleet, tmp_path, monkeypatch)
@@ -168,7 +168,9 @@ async def test_a_show_that_ends_before_its_last_act_is_no_success(
     assert acts == ["command", "kill"]
 
 
-async def test_spark_that_does_not_finish_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_spark_job_that_does_not_finish_is_one_line_of_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scenario, _ = scenario_of(Told(), tmp_path, monkeypatch)
     monkeypatch.setattr("sluice.demo.scenario._CATCH_UP_SECONDS", 0.01)
     monkeypatch.setattr(scenario, "_spark", Told())

@@ -142,6 +142,6 @@ def test_levels_and_parent() -> None:
         (b"a/b/+/#", b"a/b", False),
     ],
 )
-def test_matches(topic_filter: bytes, topic: bytes, expected: bool) -> None:
+def test_filters_match_topics_as_the_standard_says(topic_filter: bytes, topic: bytes, expected: bool) -> None:
     """The examples of 4.7.1.2, 4.7.1.3 and MQTT-4.7.2-1."""
     assert matches(topic_filter, topic) is expected

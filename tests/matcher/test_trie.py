@@ -22,7 +22,7 @@ def expected(registered: Iterable[tuple[bytes, int]], topic: bytes) -> list[int]
 
 @settings(max_examples=300, deadline=None)
 @given(STEPS, st.sampled_from([0, 100, 1 << 20]))
-def test_equals_brute_force(steps: list[tuple[bool, bytes, int, bytes]], cache: int) -> None:
+def test_the_trie_matches_what_a_plain_search_matches(steps: list[tuple[bool, bytes, int, bytes]], cache: int) -> None:
     trie: Trie[int] = Trie(cache)
     registered: set[tuple[bytes, int]] = set()
     seen: list[bytes] = []
@@ -90,7 +90,7 @@ def test_first_filter_of_a_first_level_is_seen_by_cached_topics() -> None:
     assert trie.match(b"new/a") == []
 
 
-def test_deepest_names() -> None:
+def test_the_deepest_filters_match_the_deepest_topic() -> None:
     trie: Trie[int] = Trie()
     topic = b"/".join([b"a"] * MAX_LEVELS)
     for depth in range(1, MAX_LEVELS):

@@ -93,7 +93,7 @@ def test_sealed_frames_decode_to_what_went_in(rows, position, epoch, time):
 
 
 @given(batches)
-def test_compiled_equals_plain(rows):
+def test_the_compiled_module_does_what_the_python_module_does(rows):
     unsealed = [frames.frame(*row) for row in rows]
     assert unsealed == [plain.frame(*row) for row in rows]
     data = sealed(rows)
@@ -120,7 +120,7 @@ def test_keys_are_the_user_properties_key_of_a_whole_block(block):
 
 
 @BOTH
-def test_keys_of_a_block(impl):
+def test_message_keys_are_read_from_a_property_block(impl):
     key = b"\x26\0\x03key\0\x05order"
     assert impl.keys_of(b"") == []
     assert impl.keys_of(key) == [b"order"]
@@ -217,7 +217,7 @@ def test_seal_takes_whole_frames_only(impl):
 
 
 @BOTH
-def test_a_number_ends_the_frames_whose_flags_speak_of_one(impl):
+def test_frames_of_held_messages_have_a_trailer(impl):
     def frame(flags: int, trailer: int | None) -> bytes:
         return impl.frame(1, flags, 0, b"t", b"c", b"", b"xy", trailer)
 
@@ -281,7 +281,7 @@ def test_decode_all_reads_every_frame(rows):
 
 
 @given(st.lists(st.tuples(u64, u32, u64, u32), max_size=20))
-def test_references_round_trip(rows):
+def test_references_are_read_back_as_they_were_written(rows):
     cols = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
     packed = frames.pack_refs(*cols)
     assert packed == plain.pack_refs(*cols)
@@ -370,7 +370,7 @@ places = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 300)), max_size
 
 
 @given(places, st.integers(0, 4000))
-def test_references_within_a_size(rows, size):
+def test_references_are_counted_up_to_a_size(rows, size):
     refs = references([row[0] for row in rows], [row[1] for row in rows])
     fitting = max((n for n in range(len(rows) + 1) if sum(row[1] for row in rows[:n]) <= size), default=0)
     for impl in (frames, plain):

@@ -79,7 +79,7 @@ async def test_more_topics_than_a_page(call: Call, monkeypatch: pytest.MonkeyPat
     assert len((await call("topics", "--list"))[1]) == len(TOPICS) + 2
 
 
-async def test_messages_are_found(call: Call) -> None:
+async def test_find_prints_messages_by_key(call: Call) -> None:
     code, lines, errors = await call("find", "orders", "--key", "order-17")
     assert (code, len(lines)) == (0, 100)
     assert "there are more" in errors

@@ -43,7 +43,7 @@ def test_files_that_root_makes_belong_to_the_node(data: Path, words: tuple[str, 
     assert {path.stat().st_uid for path in (data, *data.rglob("*"))} == {OWNER}
 
 
-def test_another_user_is_told_to_be_the_nodes(data: Path) -> None:
+def test_another_user_is_asked_to_run_the_command_as_the_nodes_user(data: Path) -> None:
     data.chmod(0o750)
     os.seteuid(1)
     try:

@@ -78,7 +78,7 @@ def test_more_than_a_window_in_order(broker: Broker) -> None:
     assert panel.receive(500) == lines
 
 
-def test_time_runs_out(broker: Broker) -> None:
+def test_sub_ends_after_its_time_limit(broker: Broker) -> None:
     result = sluice("sub", "--port", str(broker.port), "--topic", "silence", "--timeout", "0.1")
     assert result.returncode == 124
 

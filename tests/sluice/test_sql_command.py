@@ -55,7 +55,7 @@ def test_without_the_right_to_list_tables_each_is_tried(monkeypatch: pytest.Monk
     assert client.asked == ["sensors", "alarms"]
 
 
-def test_a_wrong_password_is_told_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_password_is_an_error_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient(Unauthenticated("wrong user name or password"))
     monkeypatch.setattr(grpc_client, "connect", lambda _arguments: client)
     with pytest.raises(Unauthenticated, match="wrong user name"):

@@ -147,7 +147,7 @@ async def test_everything_can_be_fetched_and_read_across_segments(tmp_path: Path
     await engine.close()
 
 
-async def test_offsets_by_time(tmp_path: Path):
+async def test_offsets_are_found_by_time(tmp_path: Path):
     now = [1000]
     engine = await Engine.open(tmp_path, SMALL, clock=lambda: now[0])
     for time in (1000, 1000, 2000, 1500, 3000):
@@ -173,7 +173,7 @@ async def test_fetch_outside_the_queue_says_what_there_is(tmp_path: Path):
 
 
 @pytest.mark.engine_only
-async def test_limits_are_answers(tmp_path: Path):
+async def test_appends_beyond_the_limits_are_answered_with_errors(tmp_path: Path):
     engine = await Engine.open(tmp_path, StoreConfig(segment_size=4096, max_pending_bytes=10_000))
     assert isinstance((await append(engine, message(b"t", bytes(5000)))).error, RecordTooLarge)
     assert isinstance((await append(engine, message(b"t", bytes(20_000)))).error, RecordTooLarge)
@@ -190,7 +190,7 @@ async def test_limits_are_answers(tmp_path: Path):
 
 
 @pytest.mark.engine_only
-async def test_control_records_find_room_where_messages_are_told_to_wait(tmp_path: Path):
+async def test_control_records_are_accepted_while_messages_are_refused(tmp_path: Path):
     engine = await Engine.open(tmp_path, StoreConfig(segment_size=4096, max_pending_bytes=10_000))
     answers: list[Appended] = []
     for _ in range(5):

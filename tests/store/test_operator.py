@@ -43,7 +43,7 @@ async def append(engine: Engine, topic: bytes, payload: bytes = b"") -> Appended
         (META % b"true", "store.json is damaged"),
     ],
 )
-async def test_a_meta_file_that_cannot_be_used_is_told(tmp_path: Path, meta: bytes, message: str):
+async def test_an_unreadable_meta_file_is_an_error(tmp_path: Path, meta: bytes, message: str):
     await (await Engine.open(tmp_path, SMALL)).close()
     (tmp_path / "store.json").write_bytes(meta)
     with pytest.raises(StoreError, match=message):
@@ -51,7 +51,7 @@ async def test_a_meta_file_that_cannot_be_used_is_told(tmp_path: Path, meta: byt
     assert (tmp_path / "store.json").read_bytes() == meta
 
 
-async def test_a_file_where_the_folder_should_be_is_told(tmp_path: Path):
+async def test_a_file_in_place_of_the_data_folder_is_an_error(tmp_path: Path):
     (tmp_path / "data").write_bytes(b"")
     with pytest.raises(StoreError, match="data is not a folder"):
         await Engine.open(tmp_path / "data", SMALL)

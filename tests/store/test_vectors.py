@@ -49,7 +49,7 @@ async def test_the_folder_of_format_1_opens_and_reads_back_exactly(tmp_path: Pat
     await engine.close()
 
 
-async def test_wills_of_format_1_and_a_session_whose_node_died(tmp_path: Path):
+async def test_format_1_with_wills_and_an_open_session_is_read(tmp_path: Path):
     shutil.copytree(VECTORS / "v1-sessions", tmp_path / "data")
     engine = await Engine.open(tmp_path / "data", StoreConfig())
     frames = await read_log(engine)

@@ -107,7 +107,7 @@ def test_offsets_of_selected_records() -> None:
     assert record_batch(frames, 0, 3, offsets=[4, 9]).column("offset").to_pylist() == [4, 9]
 
 
-def test_a_schema_whose_fields_may_be_null() -> None:
+def test_records_fit_a_schema_with_nullable_fields() -> None:
     """As Spark makes it of one that a user wrote."""
     lax = pa.schema(
         [("levels", pa.list_(pa.string())), ("properties", pa.map_(pa.string(), pa.string())), ("offset", pa.int64())]

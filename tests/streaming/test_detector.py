@@ -94,7 +94,7 @@ def test_a_spike_is_found_with_its_first_reading(by: float) -> None:
 
 
 @pytest.mark.parametrize("shift", [1.2, -1.2])
-def test_a_shift_that_is_less_than_the_day_moves_is_found_and_told_of_once(shift: float) -> None:
+def test_a_shift_smaller_than_the_daily_range_is_one_anomaly(shift: float) -> None:
     """Where day and night differ by ten degrees: no reading of it is strange by itself."""
     values = days(30)
     start = 25 * READINGS
@@ -207,7 +207,7 @@ def test_a_new_device_teaches_for_a_day_and_some_readings() -> None:
     assert number_of(found(values, Settings(warm_up=10, warm_up_s=0.0))[-1]) == READINGS - 2  # it rests at the other
 
 
-def test_a_sensor_that_stands_still_may_be_told_to_move_a_little() -> None:
+def test_min_scale_keeps_a_still_sensor_from_raising_anomalies() -> None:
     values = [20.0, 20.1] * 500 + [21.0] * 9
     assert len(found(values)) == 1
     assert found(values, Settings(min_scale=1.0)) == []

@@ -117,7 +117,7 @@ def test_dates_stay_apart_and_todays_may_be_left(node: FakeNode, client: Client,
     assert records(folder) == {0: list(range(12))}
 
 
-def test_lost_ranges_stay_lost(node: FakeNode, client: Client, folder: HistoryFolder):
+def test_compaction_keeps_the_list_of_lost_ranges(node: FakeNode, client: Client, folder: HistoryFolder):
     hourly(node, client, folder, 2)
     node.publish(0, 6)
     node.begins[0] = 10

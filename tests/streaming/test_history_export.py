@@ -319,5 +319,5 @@ def test_a_place_that_is_none_is_said(uri: str):
         HistoryFolder(uri)
 
 
-def test_dates_are_of_utc():
+def test_dates_are_in_utc():
     assert datetime.fromtimestamp(STORED_MS / 1000, UTC).date().isoformat() == "2026-01-01"

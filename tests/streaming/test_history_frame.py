@@ -201,7 +201,7 @@ def test_a_query_planned_before_a_compaction_succeeds(spark: "SparkSession", nod
 
 @pytest.mark.parametrize("how", ["frame", "option"])
 @pytest.mark.parametrize("damage", ["missing", "short", "rotten"])
-def test_damage_is_an_error_whatever_spark_is_told(
+def test_damage_is_an_error_even_if_spark_ignores_corrupt_files(
     spark: "SparkSession", node: FakeNode, tmp_path: Path, how: str, damage: str
 ):
     node.publish(0, 2000, size=100)
@@ -260,6 +260,6 @@ def test_the_demo_reports_the_history(spark: "SparkSession", node: FakeNode, tmp
     assert export_history(spark, node.endpoint, tmp_path) == {"exported": 23, "read_back": 23, "read_once": 23}
 
 
-def test_no_history_is_said(spark: "SparkSession", tmp_path: Path):
+def test_a_missing_history_is_an_error(spark: "SparkSession", tmp_path: Path):
     with pytest.raises(HistoryError, match="has no history of 'sensors'"):
         read_records(spark, "sensors", history=str(tmp_path))

@@ -66,7 +66,7 @@ def test_a_manifest_that_does_not_follow_is_refused(files: list[HistoryFile], lo
         manifest.grown(files, losses)
 
 
-def test_files_of_a_time():
+def test_files_are_selected_by_time():
     files = [file(0, 0, 10, first_ms=100), file(0, 10, 20, first_ms=200), file(0, 20, 30, first_ms=300)]
     manifest = HistoryManifest("sensors").grown(files, [])
     assert [each.begin for each in manifest.within(None, None)] == [0, 10, 20]

@@ -161,12 +161,12 @@ def test_pieces_are_cut_alike_whatever_a_history_has(borders: list[int], first: 
             assert ({part.path} if isinstance(part, FileRange) else set()) == named
 
 
-def test_pieces_of_nothing() -> None:
+def test_an_empty_range_has_no_pieces() -> None:
     assert pieces(of({0: 3}), of({0: 3}), 10, WHOLE, HistoryIndex(None)) == []
     assert pieces({}, of({4: 2}), 10, WHOLE, HistoryIndex(None)) == [LogRange("p", 4, 0, 2)]
 
 
-def test_holdings_as_offsets() -> None:
+def test_the_ranges_of_a_history_are_turned_into_offsets() -> None:
     holdings = [Holding(("p", 1), 5, 9), Holding(("p", 0), 2, 4)]
     assert begins(holdings) == of({1: 5, 0: 2})
     assert ends(holdings) == of({1: 9, 0: 4})

@@ -9,7 +9,7 @@ from streaming.source.options import Edge, Moment, SourceOptions
 NEEDED = {"endpoint": "127.0.0.1:7070", "parent": "sensors"}
 
 
-def test_defaults() -> None:
+def test_options_have_defaults() -> None:
     options = SourceOptions.parse(NEEDED)
     assert options.starting is Edge.EARLIEST
     assert options.ending is Edge.LATEST
@@ -53,12 +53,12 @@ def test_invalid_options_say_why(change: dict[str, str], message: str) -> None:
         SourceOptions.parse({**NEEDED, **change})
 
 
-def test_missing_endpoint() -> None:
+def test_a_missing_endpoint_is_an_error() -> None:
     with pytest.raises(OptionError, match="'endpoint' is missing"):
         SourceOptions.parse({"parent": "sensors"})
 
 
-def test_times_and_several_parents() -> None:
+def test_options_take_times_and_several_parents() -> None:
     given = {
         "endpoint": "e:1",
         "parent": "a,b",
@@ -73,7 +73,7 @@ def test_times_and_several_parents() -> None:
     assert with_zone.starting == Moment(0)
 
 
-def test_columns() -> None:
+def test_columns_are_selected_in_schema_order() -> None:
     assert SourceOptions.parse(NEEDED).columns == tuple(SCHEMA.names)
     assert SourceOptions.parse({**NEEDED, "columns": "offset, topic,offset"}).columns == ("offset", "topic")
 

@@ -62,7 +62,7 @@ def test_csv_is_quoted():
     assert list(lines(["x", "y", "z", "n"], rows, Form.CSV)) == ["x,y,z,n", '"a,""b""",,true,NaN']
 
 
-def test_cells():
+def test_a_cell_shows_null_json_and_base64():
     assert cell(None) == "NULL"
     assert cell([b"a", 1]) == '["a", 1]'
     assert cell(b"\xff") == '{"base64": "/w=="}'

@@ -65,7 +65,7 @@ def test_a_batch_plans_what_there_is(node: Any) -> None:
     assert BatchReader(options(node, startingOffsets="latest"), SCHEMA).partitions() == []
 
 
-def test_a_stream_begins_where_it_is_told(node: Any) -> None:
+def test_a_stream_starts_at_its_starting_offsets(node: Any) -> None:
     node.publish(0, 5)
     node.begins[0] = 2
     starts = ("earliest", "latest", '{"0": 4}')

@@ -64,7 +64,9 @@ def batch(endpoint: str, *filters: Filter, **extra: str) -> list[dict[str, Any]]
         ({"filter": "a/y,+/x/t,$q/x"}, {"a/y", "a/x/t", "b/x/t", "$q/x"}),
     ],
 )
-async def test_parents_and_filters(endpoint: str, extra: dict[str, str], topics: set[str]) -> None:
+async def test_a_batch_reads_the_selected_parents_and_topics(
+    endpoint: str, extra: dict[str, str], topics: set[str]
+) -> None:
     found = await asyncio.to_thread(batch, endpoint, recordsPerTask="7", **extra)
     assert len(found) == 20 * len(topics)
     assert {row["topic"] for row in found} == topics
@@ -84,7 +86,7 @@ async def test_filters_of_a_query(endpoint: str) -> None:
     assert all(row["stored_at"] >= middle for row in late)
 
 
-async def test_times(endpoint: str) -> None:
+async def test_a_batch_reads_between_two_times(endpoint: str) -> None:
     stored = sorted({row["stored_at"] for row in await asyncio.to_thread(batch, endpoint, parent="a")})
     later = stored[-1]
     young = await asyncio.to_thread(batch, endpoint, parent="a", startingTimestamp=later.isoformat())

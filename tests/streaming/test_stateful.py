@@ -236,7 +236,7 @@ def test_a_detector_is_forgotten_when_nothing_comes(files: Files) -> None:
             anomalies(files.stream(), settings, forget_after_s=wrong)
 
 
-def test_late_rows_are_counted_where_an_operator_looks(files: Files) -> None:
+def test_late_rows_are_counted_in_the_progress_of_the_query(files: Files) -> None:
     readings = [("a", BEGIN + timedelta(minutes=n), 1.0) for n in range(0, 180, 10)]
     files.batch(0, readings)
     files.batch(1, [("a", BEGIN + timedelta(hours=3), 3.0)])  # Spark calls late what was so a batch before

@@ -147,7 +147,7 @@ def test_readings_are_archived_by_the_hour(spark: "SparkSession", readings: Node
         (["stream", "enrich", "--parent", "a"], "--registry"),
     ],
 )
-def test_words_that_are_wrong_are_told(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_named(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2

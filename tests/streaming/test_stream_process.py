@@ -167,7 +167,7 @@ def test_a_job_for_cron_does_not_wait_for_a_node_that_is_away(job: Callable[...,
         (["anomalies", "--parent", "a", "--spike", "-1"], "spike"),
     ],
 )
-def test_a_wrong_option_is_told_before_spark_starts(job: Callable[..., Job], words: list[str], told: str) -> None:
+def test_a_wrong_option_is_an_error_before_spark_starts(job: Callable[..., Job], words: list[str], told: str) -> None:
     started = job(*words)
     assert started.code() == 2
     assert re.fullmatch(rf"sluice stream: {told}[^\n]+\n", started.log), started.log

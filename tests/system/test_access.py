@@ -118,7 +118,7 @@ def secured(
     return node, authority.file
 
 
-def test_strangers_whose_tls_fails_fill_no_log(secured: tuple[NodeProcess, Path]) -> None:
+def test_failed_tls_handshakes_do_not_flood_the_log(secured: tuple[NodeProcess, Path]) -> None:
     node, authority = secured
     for _ in range(3):
         with suppress(ConnectionResetError), socket.create_connection(("127.0.0.1", node.grpc_port)) as stranger:

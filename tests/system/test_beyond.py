@@ -43,7 +43,7 @@ def test_from_the_past_by_a_property(node: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
-def test_to_one_client(node: Any, version: str) -> None:
+def test_an_inbox_message_reaches_its_client(node: Any, version: str) -> None:
     away = ["-i", "lamp", "-c", "-t", "nothing", "-q", "1", "-V", version]
     away += ["-x", "3600"] if version == "mqttv5" else []
     common = ["-h", "127.0.0.1", "-p", str(node.mqtt_port)]
@@ -53,7 +53,7 @@ def test_to_one_client(node: Any, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
-def test_figures_and_topics(node: Any, version: str) -> None:
+def test_sys_topics_and_topic_lists_are_subscribed_with_mosquitto(node: Any, version: str) -> None:
     publish(node, "home/bath/temp", "1")
     publish(node, "home/bath", "1")
     found = take(node, 1, "-V", version, "-t", "$SYS/broker/version")

@@ -146,7 +146,9 @@ def test_sql_over_history_and_log(make_node: Callable[..., NodeProcess], tmp_pat
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_sql_by_who_may_read_one_parent_topic(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
+def test_sql_reads_the_one_parent_topic_that_a_user_may_read(
+    make_node: Callable[..., NodeProcess], tmp_path: Path
+) -> None:
     node = make_node("guarded", "--auth", "password")
     node.start()
     secret = tmp_path / "secret"

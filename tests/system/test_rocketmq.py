@@ -57,7 +57,7 @@ def test_dead_letters(rocket_node: Callable[..., Any], tmp_path: Path) -> None:
     run(rocket_node(deliveries=2), "dead_letters", tmp_path)
 
 
-def test_signatures(make_node: Callable[..., Any], tmp_path: Path) -> None:
+def test_requests_are_signed_with_access_keys(make_node: Callable[..., Any], tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("AK-1 billing s3cret\n")
     keys.chmod(0o600)

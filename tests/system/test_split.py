@@ -226,7 +226,7 @@ async def test_a_shared_subscription_over_two_gateways(split: Split) -> None:
         await member.drop()
 
 
-def test_wrong_settings_are_told(tmp_path: Path) -> None:
+def test_wrong_settings_are_errors_at_the_start(tmp_path: Path) -> None:
     for flags, what in (
         (("--roles", "gateway"), "split.store"),
         (("--roles", "store"), "split.listen"),
@@ -243,7 +243,7 @@ def test_wrong_settings_are_told(tmp_path: Path) -> None:
         node.log_path.unlink()
 
 
-def test_a_port_that_is_in_use_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     node = NodeProcess(tmp_path / "data", "--gateways", "2")
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -19,7 +19,7 @@ def endpoint(node) -> str:
     return node.endpoint
 
 
-async def test_the_calls(endpoint: str) -> None:
+async def test_blocking_calls_return_what_the_asyncio_calls_return(endpoint: str) -> None:
     await asyncio.to_thread(_use, endpoint)
 
 
@@ -191,7 +191,7 @@ async def test_closing_leaves_no_task_behind(endpoint: str, caplog) -> None:
     assert "Task was destroyed" not in caplog.text
 
 
-async def test_a_buffer_whose_leases_ran_out_is_not_handed_out_by_the_blocking_face(endpoint: str) -> None:
+async def test_the_blocking_client_hands_out_no_buffered_message_with_an_expired_lease(endpoint: str) -> None:
     def work() -> None:
         with Client(endpoint) as client:
             client.send_many([OutgoingMessage("home/1", b"%d" % i) for i in range(10)])

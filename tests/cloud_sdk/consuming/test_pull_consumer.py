@@ -132,7 +132,7 @@ async def test_a_reader_that_wants_little_waits_and_is_woken(client: Client) -> 
         assert [message.payload for message in await waiting] == [b"7"]
 
 
-async def test_messages_by_time(client: Client) -> None:
+async def test_find_between_returns_the_messages_of_a_time(client: Client) -> None:
     await client.send_many([order(number) for number in range(5)])
     from_ms = int(time.time() * 1_000) + 1
     await asyncio.sleep(0.005)
@@ -214,7 +214,7 @@ async def test_a_trace_goes_on_over_pages(node, client: Client) -> None:
     assert [event.happened for event in events] == [Happened.STORED, Happened.LEASED, Happened.FINISHED]
 
 
-async def test_answers_go_to_whom_they_are_for(client: Client) -> None:
+async def test_each_request_gets_its_own_answer(client: Client) -> None:
     async def lamp(stop: asyncio.Event) -> None:
         async with client.consumer("lamps", "lamp") as commands:
             while not stop.is_set():
@@ -240,7 +240,7 @@ async def test_answers_go_to_whom_they_are_for(client: Client) -> None:
     assert not client._replies._topics
 
 
-async def test_the_blocking_face_reads_too(node) -> None:
+async def test_the_blocking_client_reads_partitions(node) -> None:
     def work() -> None:
         with BlockingClient(node.endpoint, name="b") as client:
             client.send_many([order(number) for number in range(10)])

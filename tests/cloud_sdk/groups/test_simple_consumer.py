@@ -33,7 +33,7 @@ async def test_a_consumer_gets_everything_once(client: Client) -> None:
         assert await drain(consumer) == []
 
 
-async def test_members_share(node, client: Client) -> None:
+async def test_members_of_a_group_share_its_messages(node, client: Client) -> None:
     received: list[bytes] = []
 
     async def member() -> None:
@@ -100,7 +100,7 @@ async def test_latest_means_from_now_on(client: Client) -> None:
         assert (await anext(consumer)).payload == b"new"
 
 
-async def test_a_buffer_whose_leases_ran_out_is_not_handed_out(client: Client) -> None:
+async def test_no_buffered_message_with_an_expired_lease_is_handed_out(client: Client) -> None:
     await fill(client, 10, topics=1)
     async with client.consumer("g", "home", invisible_seconds=1) as slow, client.consumer("g", "home") as other:
         await anext(slow)
@@ -139,7 +139,7 @@ async def test_wrong_arguments_have_names(client: Client) -> None:
             await wrong.next(0)
 
 
-async def test_flush_tells_of_acknowledgements_that_came_too_late(node, client: Client) -> None:
+async def test_flush_returns_acknowledgements_of_expired_leases(node, client: Client) -> None:
     await fill(client, 2, topics=1)
     async with client.consumer("g", "home", invisible_seconds=2) as consumer:
         first = await consumer.next(5)

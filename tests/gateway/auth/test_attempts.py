@@ -19,7 +19,7 @@ def test_failures_are_limited_per_minute_and_source() -> None:
     assert not wrong.may_try("a", 20.1)
 
 
-def test_no_limit() -> None:
+def test_failed_logins_are_unlimited_when_the_limit_is_0() -> None:
     wrong = FailedLogins(0)
     for _ in range(100):
         wrong.count("a", 0.0)

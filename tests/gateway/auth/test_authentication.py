@@ -49,7 +49,9 @@ async def test_a_user_with_the_password_gets_in(node: Node, version: int) -> Non
         *((b"nobody", b"wonderland"), (b"", b""), (b"", b"wonderland"), (b"ali\xc3\xa7e", b"\xff\xfe")),
     ],
 )
-async def test_another_does_not(node: Node, version: int, name: bytes, password: bytes | None) -> None:
+async def test_a_wrong_user_or_password_is_refused(
+    node: Node, version: int, name: bytes, password: bytes | None
+) -> None:
     client, connack = await login(node.ports.mqtt, name, password, version)
     assert connack.body[:2] == (b"\0\x86" if version == 5 else b"\0\4")
     await client.closed()
@@ -137,7 +139,7 @@ async def test_no_more_wait_for_their_password_to_be_checked_than_may(
 
 
 @pytest.mark.mqtt5("4.12.0-2", "4.12.0-5")
-async def test_scram(node: Node) -> None:
+async def test_a_client_logs_in_with_scram(node: Node) -> None:
     """Section 4.12: CONNECT, AUTH, AUTH, CONNACK, which has the server's own proof."""
     client, proof = await RawClient.open(node.ports.mqtt, 5), ScramClient(b"alice", b"wonderland")
     client.send(connect_with(SCRAM, proof.first()))

@@ -156,7 +156,7 @@ async def test_a_session_expiry_out_of_nothing_is_a_protocol_error(ports: Ports)
 
 
 @pytest.mark.mqtt5("3.2.2-22", "3.1.2-22")
-async def test_a_keep_alive_that_was_told_is_the_one_that_counts(make_node: MakeNode) -> None:
+async def test_the_keep_alive_in_connack_replaces_that_of_the_client(make_node: MakeNode) -> None:
     node = await make_node(mqtt__max_keep_alive=1)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, keep_alive=600)
     assert (0x13, 1) in client.connack.properties

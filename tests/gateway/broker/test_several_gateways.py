@@ -150,7 +150,7 @@ async def test_a_client_of_a_dead_gateway_waits_for_its_end_and_resumes(several:
     await old.drop()
 
 
-async def test_a_gateway_declared_dead_is_told_and_its_messages_are_refused(several: Several) -> None:
+async def test_a_gateway_declared_dead_refuses_clients(several: Several) -> None:
     name = several.gateways["a"].sessions._ownership.name
     several.engine.gateway_registry._end(several.engine.gateway_registry._gateways[name])
     async with patience():

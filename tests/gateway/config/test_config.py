@@ -157,7 +157,7 @@ def test_a_table_is_no_variable() -> None:
 
 
 @pytest.mark.parametrize("host", ["::1", "fe80::1%lo", "127.0.0.1", "node.example", "localhost"])
-def test_a_host(host: str) -> None:
+def test_host_names_and_addresses_are_valid_hosts(host: str) -> None:
     assert load(None, {"host": host}, {}).host == host
 
 

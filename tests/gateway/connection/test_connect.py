@@ -168,7 +168,7 @@ async def test_a_client_that_cannot_take_connack_is_not_served(node: Node, clien
 
 @pytest.mark.mqtt311("3.1.2-24")
 @pytest.mark.mqtt5("3.2.2-22")
-async def test_a_keep_alive_that_cannot_be_told_is_not_cut(make_node: MakeNode) -> None:
+async def test_the_keep_alive_of_a_3_1_1_client_is_not_shortened(make_node: MakeNode) -> None:
     """3.1.1 has no way to tell the client; 5.0 tells it only where it is another."""
     node = await make_node(mqtt__max_keep_alive=10)
     await RawClient.connect(node.ports.mqtt, b"old", 4, keep_alive=300)
@@ -217,7 +217,7 @@ async def test_a_node_that_stops_sends_its_clients_elsewhere(make_node: MakeNode
     await stopping
 
 
-async def test_a_will_whose_payload_is_not_utf_8_as_declared(ports: Ports) -> None:
+async def test_a_will_declared_as_utf_8_that_is_not_is_refused(ports: Ports) -> None:
     """Section 3.1.3.2.3: CONNACK 0x99."""
     for payload, accepted in (("ü\0".encode(), True), (b"\xff", False)):
         rest = wire.sized(b"\x01\x01") + wire.text(b"w") + wire.text(payload)

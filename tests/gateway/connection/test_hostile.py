@@ -385,7 +385,7 @@ async def test_packets_that_never_end_take_a_bounded_memory(
 
 
 @pytest.mark.parametrize("ends", ["drop", "bad"])
-async def test_a_packet_whose_connection_ends_is_forgotten(node: Node, ends: str) -> None:
+async def test_the_bytes_of_a_partial_packet_are_freed_with_its_connection(node: Node, ends: str) -> None:
     partials = node._front._partial_packets
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     client.send(LARGE[:-1])

@@ -165,7 +165,7 @@ async def test_keep_alive_is_one_and_a_half_periods_of_silence(ports: Ports) -> 
     assert loop.time() > start + 3.5
 
 
-async def test_the_nodes_keep_alive_is_told(make_node: MakeNode) -> None:
+async def test_connack_has_the_keep_alive_of_the_node(make_node: MakeNode) -> None:
     """MQTT-3.2.2-21, -22."""
     node = await make_node(mqtt__max_keep_alive=30, mqtt__max_session_expiry=60)
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, keep_alive=100, expiry=100)

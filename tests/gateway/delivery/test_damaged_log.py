@@ -46,7 +46,7 @@ async def positions(node: Node) -> list[int]:
     return [int.from_bytes(refs[at : at + 8], "little") for at in range(0, len(refs), 24)]
 
 
-async def test_sessions_pass_over_damage_that_the_node_was_told_to_serve_around(make_node: MakeNode) -> None:
+async def test_sessions_skip_damage_that_the_node_is_configured_to_serve_around(make_node: MakeNode) -> None:
     node = await make_node(**SETTINGS)
     durable = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=0xFFFF_FFFF)
     await durable.subscribe((b"home/+", 1))

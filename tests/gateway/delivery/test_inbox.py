@@ -158,7 +158,7 @@ async def test_inbox_messages_keep_the_window_and_the_order(node: Node, clean: b
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_later(node: Node, clean: bool) -> None:
+async def test_a_delayed_message_reaches_an_inbox(node: Node, clean: bool) -> None:
     options = {} if clean else {"expiry": EVER}
     client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, clean, **options)
     publisher = await RawClient.connect(node.ports.mqtt, b"p")

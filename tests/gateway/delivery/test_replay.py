@@ -85,7 +85,7 @@ async def replay(client: RawClient, topic_filter: bytes, words: bytes, qos: int 
         *[(words, None) for words in (b"--5", b"+5", b"2023-13-01", b"\xd9\xa7", b"offset:" + b"9" * 30)],
     ],
 )
-def test_the_meaning_of_from(words: bytes, place: ReplayPlace | None) -> None:
+def test_the_start_of_a_replay_is_parsed(words: bytes, place: ReplayPlace | None) -> None:
     assert parse_start(words, b"t", NOW) == place
 
 
@@ -142,7 +142,7 @@ async def test_the_quality_is_that_of_both(node: Node, topic_filter: bytes, qos:
 
 
 @pytest.mark.parametrize("expiry", [0, EVER])
-async def test_from_an_offset(node: Node, expiry: int) -> None:
+async def test_a_replay_starts_at_an_offset(node: Node, expiry: int) -> None:
     await publish(node, b"a/b", *numbers(0, 10))
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, not expiry, expiry=expiry)
     assert await replay(client, b"a/b", b"offset:7") == b"\1"
@@ -153,7 +153,7 @@ async def test_from_an_offset(node: Node, expiry: int) -> None:
 
 @pytest.mark.parametrize("topic_filter", [b"a/b", b"a/#"])
 @pytest.mark.parametrize("words", ["time", "ago"])
-async def test_from_a_time(node: Node, topic_filter: bytes, words: str) -> None:
+async def test_a_replay_starts_at_a_time(node: Node, topic_filter: bytes, words: str) -> None:
     await publish(node, b"a/b", *numbers(0, 5))
     await asyncio.sleep(0.01)
     engine = engine_of(node)
@@ -509,7 +509,7 @@ async def test_reclaimed_messages_of_a_replay_are_counted(make_node: MakeNode) -
 
 
 @pytest.mark.parametrize("stays", [True, False])
-async def test_retention_overtakes_a_replay(make_node: MakeNode, stays: bool) -> None:
+async def test_a_replay_goes_on_behind_messages_that_retention_removed(make_node: MakeNode, stays: bool) -> None:
     """All that was left of the history is gone: the subscription goes on with its queue at once."""
     node = await make_node(
         store__segment_size=68 << 10, store__retention_bytes=1, store__partitions=1, mqtt__max_packet_size=1024
@@ -582,7 +582,7 @@ async def crowd(node: Node) -> Node:
     return node
 
 
-async def test_many_replay_at_once(crowd: Node) -> None:
+async def test_many_sessions_replay_at_once(crowd: Node) -> None:
     clients = [await RawClient.connect(crowd.ports.mqtt, b"c%d" % i, 4 + i % 2) for i in range(20)]
     for client in clients:
         client.send(subscribe(client.version, b"a/+", b"earliest"))

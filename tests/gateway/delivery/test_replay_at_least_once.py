@@ -134,7 +134,7 @@ async def test_a_wildcard_replay_continues_where_it_was(make_node: MakeNode, how
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-async def test_random_ends(make_node: MakeNode, seed: int) -> None:
+async def test_nothing_is_lost_when_connections_end_at_random_moments(make_node: MakeNode, seed: int) -> None:
     chance = random.Random(seed)
     node = await make_node()
     expected = await history(node, 2)

@@ -76,7 +76,7 @@ async def test_a_value_replaced_meanwhile_comes_once_as_a_live_message(node: Nod
 
 @pytest.mark.mqtt5("3.3.1-9")
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_delayed_value_whose_time_comes_meanwhile_comes_once(
+async def test_a_delayed_retained_message_released_meanwhile_comes_once(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, durable: bool
 ) -> None:
     """Its record is older than the subscription; what lets it in is not."""
@@ -185,7 +185,7 @@ async def test_large_values_are_read_a_few_at_a_time(node: Node, monkeypatch: py
 
 @pytest.mark.slow
 @pytest.mark.parametrize("qos", [0, 1])
-async def test_a_hundred_thousand_values(node: Node, qos: int) -> None:
+async def test_a_hundred_thousand_retained_messages_are_delivered(node: Node, qos: int) -> None:
     """All of them come, others are served meanwhile, and the node holds a window of them."""
     await keep(node, 100_000)
     client = await come(node, False, 100)

@@ -109,7 +109,7 @@ async def test_the_rest_comes_to_the_next_connection(make_node: MakeNode, how: s
 @pytest.mark.mqtt5("4.3.3-3")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-async def test_exactly_once_whatever_happens(make_node: MakeNode, seed: int) -> None:
+async def test_retained_messages_of_qos_2_come_once_over_random_interruptions(make_node: MakeNode, seed: int) -> None:
     chance = random.Random(seed)
     node = await make_node()
     await keep_twice(node, 40)

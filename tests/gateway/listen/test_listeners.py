@@ -61,7 +61,7 @@ async def test_listeners_have_own_addresses_and_share_the_node(make_node: MakeNo
     assert not path.exists()
 
 
-async def test_ipv6(make_node: MakeNode) -> None:
+async def test_clients_connect_over_ipv6(make_node: MakeNode) -> None:
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
@@ -232,7 +232,7 @@ async def test_the_peer_is_the_client_that_the_proxy_names(make_node: MakeNode, 
 
 
 @pytest.mark.parametrize("protocol", ["ws"])
-async def test_a_proxied_websocket(make_node: MakeNode, protocol: str) -> None:
+async def test_a_websocket_behind_a_proxy_has_the_address_of_the_client(make_node: MakeNode, protocol: str) -> None:
     node = await make_node(mqtt__listeners=[proxied(protocol=protocol)])
     client = await RawClient.open(port_of(node, "proxied"))
     packet = connect(4, b"c")

@@ -72,7 +72,7 @@ async def pair(streams: Streams, request: pytest.FixtureRequest) -> AsyncIterato
     made.client.close()
 
 
-async def test_bytes_go_both_ways(pair: Pair) -> None:
+async def test_a_stream_sends_and_receives_bytes(pair: Pair) -> None:
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(pair.client, b"one")
     await until(lambda: pair.receiver.received == b"one")
@@ -153,7 +153,7 @@ async def test_closing_gives_the_client_what_waits(pair: Pair, streams: Streams)
     assert len(streams) == 0
 
 
-async def test_aborting_ends_at_once(pair: Pair, streams: Streams) -> None:
+async def test_abort_closes_a_stream_with_unsent_bytes_at_once(pair: Pair, streams: Streams) -> None:
     while not pair.receiver.congested:
         pair.stream.write(bytes(65536))
     pair.stream.close()
@@ -164,7 +164,7 @@ async def test_aborting_ends_at_once(pair: Pair, streams: Streams) -> None:
     assert pair.stream.get_extra_info("peername") is None
 
 
-async def test_the_client_ends(pair: Pair) -> None:
+async def test_the_receiver_gets_the_last_bytes_before_the_client_closed(pair: Pair) -> None:
     await asyncio.get_running_loop().sock_sendall(pair.client, b"last words")
     pair.client.close()
     await pair.receiver.gone.wait()
@@ -173,7 +173,7 @@ async def test_the_client_ends(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("pair", ["tcp"], indirect=True)
-async def test_the_client_resets(pair: Pair) -> None:
+async def test_a_reset_by_the_client_ends_the_stream(pair: Pair) -> None:
     pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
     pair.client.close()
     await pair.receiver.gone.wait()

@@ -38,7 +38,7 @@ class Peer:
 @pytest.mark.mqtt5("6.0.0-2", "6.0.0-4")
 @pytest.mark.mqtt311("6.0.0-2", "6.0.0-4")
 @pytest.mark.parametrize("path", ["/mqtt", "/"])
-async def test_packets_in_any_frames(ports: Ports, path: str) -> None:
+async def test_packets_may_be_split_over_websocket_frames_anywhere(ports: Ports, path: str) -> None:
     """MQTT-6.0.0-2, -4: a frame is a piece of the stream, no packet; the subprotocol is `mqtt`."""
     async with (
         aiohttp.ClientSession() as session,
@@ -89,7 +89,7 @@ async def test_another_subprotocol_is_refused(ports: Ports) -> None:
             assert "WebSocket" in await answer.text()
 
 
-async def test_big_messages(ports: Ports) -> None:
+async def test_large_messages_pass_through_a_websocket(ports: Ports) -> None:
     payload = bytes(range(256)) * 4000
     async with (
         aiohttp.ClientSession() as session,

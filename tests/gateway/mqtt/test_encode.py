@@ -227,7 +227,7 @@ def test_ping_disconnect_and_auth() -> None:
     st.sampled_from([b"", wire.pair(b"k", b"v"), b"\x01\x01\x02" + wire.u32(5), b"\x09" + wire.text(bytes(200))]),
     st.integers(1, 65535),
 )
-def test_publish_comes_back(
+def test_an_encoded_publish_is_decoded_to_the_same_packet(
     version: int, topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool, block: bytes, packet_id: int
 ) -> None:
     dup = dup and qos > 0

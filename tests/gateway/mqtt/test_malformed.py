@@ -287,7 +287,7 @@ AFTER_CONNECT = [
 
 
 @pytest.mark.parametrize(("data", "reason", "version"), AS_FIRST)
-def test_bad_connect(data: bytes, reason: int, version: int) -> None:
+def test_a_malformed_connect_is_refused(data: bytes, reason: int, version: int) -> None:
     decoder = Decoder()
     assert decoder.feed(data) == []
     assert isinstance(decoder.error, ProtocolError)
@@ -335,7 +335,7 @@ SEEDS = [
 
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from([b"", wire.CONNECT_311, wire.CONNECT_5]), st.lists(st.binary(max_size=60), max_size=8))
-def test_noise_never_raises(start: bytes, chunks: list[bytes]) -> None:
+def test_random_bytes_never_raise(start: bytes, chunks: list[bytes]) -> None:
     decoder = Decoder(topic_alias_maximum=5, receive_maximum=2, max_packet_size=200)
     decoder.feed(start)
     for chunk in chunks:

@@ -30,7 +30,7 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES)
-def test_values_survive_the_block(message: MessageProperties) -> None:
+def test_properties_are_read_back_as_they_were_written(message: MessageProperties) -> None:
     block = build_message_block(message)
     assert wire.fields(read_message_block(block)) == wire.fields(message)
     assert read_publish_block(block) == (block, 0, message.is_text, len(message.user))
@@ -86,7 +86,7 @@ def test_malformed_property_blocks(block: bytes) -> None:
 
 
 @pytest.mark.mqtt5("1.5.5-1")
-def test_numbers() -> None:
+def test_variable_byte_integers_have_their_bounds() -> None:
     """The bounds of 1.5.5, table 1-1."""
     for value in (0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455):
         assert varint(value) == wire.varint(value)

@@ -59,7 +59,7 @@ async def admitted(client: RawClient, client_id: bytes = b"c") -> int:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_mqtt_over_tls(make_node: MakeNode, authority: Authority, version: ssl.TLSVersion) -> None:
+async def test_clients_connect_over_tls(make_node: MakeNode, authority: Authority, version: ssl.TLSVersion) -> None:
     node = await make_node(mqtt__listeners=[secure(authority)])
     context = authority.client()
     context.minimum_version = context.maximum_version = version
@@ -208,7 +208,7 @@ async def test_new_certificates_are_shown_and_connections_stay(
     assert (await admitted(last), shown(last)) == (0, "other")
 
 
-async def test_a_bad_certificate_is_told_once(
+async def test_an_invalid_certificate_file_is_logged_once(
     make_node: MakeNode, authority: Authority, tmp_path: Path, caplog
 ) -> None:
     files = tmp_path / "c.pem", tmp_path / "c.key"
@@ -284,7 +284,7 @@ def test_unusable_tls_files_are_named_at_the_start(
     assert "Traceback" not in told
 
 
-def test_names_in_certificates() -> None:
+def test_the_user_name_is_read_from_a_certificate() -> None:
     found = {
         "subject": ((("organizationName", "o"),), (("commonName", "a"),), (("commonName", "b"),)),
         "subjectAltName": (("IP Address", "1.2.3.4"), ("email", "a@b"), ("DNS", "d")),

@@ -368,7 +368,7 @@ async def test_qos_0_messages_in_between_do_not_delay_the_cursor(node: Node) -> 
     assert [(m.payload, m.qos) for m in await client.take(10)] == [(number, 1) for number in numbers(300, 310)]
 
 
-async def test_a_cursor_may_be_as_far_ahead_as_the_log_was_told(node: Node) -> None:
+async def test_a_cursor_may_be_ahead_of_the_log_by_the_recorded_window(node: Node) -> None:
     """However much of its window the session may use at the moment."""
     client = await durable(node, receive_maximum=1000)
     session = node._sessions.open_sessions[b"d"][0]

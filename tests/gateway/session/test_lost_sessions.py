@@ -323,7 +323,7 @@ def alike(name: bytes, prefix: bytes) -> bytes:
 
 @pytest.mark.mqtt5("2.2.1-3", "4.4.0-1")
 @pytest.mark.mqtt311("4.4.0-1")
-async def test_two_filters_whose_packet_ids_are_the_same(make_node: MakeNode) -> None:
+async def test_two_filters_that_hash_to_the_same_packet_id_share_none(make_node: MakeNode) -> None:
     """Who came second has another one, which the log knows: afterwards each has its own, whoever comes first then."""
     first, second = b"z", alike(b"z", b"a")
     node = await make_node()

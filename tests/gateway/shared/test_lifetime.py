@@ -117,7 +117,7 @@ async def test_expired_session_leaves_its_groups(node: Node) -> None:
     await until_groups(node, {})
 
 
-async def test_absent_members_lose_nothing(make_node: MakeNode) -> None:
+async def test_offline_members_lose_nothing(make_node: MakeNode) -> None:
     """Over a restart of the node too: what was out comes at once, not when leases have run out."""
     node = await make_node(mqtt__shared_ack_timeout=3600)
     client = await durable(node)

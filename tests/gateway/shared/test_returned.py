@@ -139,7 +139,7 @@ async def test_given_up_after_too_many_deliveries(make_node: MakeNode) -> None:
     assert b"poison" in popped.runs[0].data
 
 
-async def test_a_new_member_does_not_get_messages_a_former_one_still_handles(make_node: MakeNode) -> None:
+async def test_a_new_member_does_not_get_messages_that_a_disconnected_one_still_holds(make_node: MakeNode) -> None:
     """Though it was the last member here: nobody else has to do it again."""
     node = await make_node(mqtt__shared_ack_timeout=3600)
     away = await durable(node, b"away")
@@ -164,7 +164,7 @@ async def test_a_new_member_does_not_get_messages_a_former_one_still_handles(mak
     assert node._sessions.shared_subscriptions._groups == {}
 
 
-async def test_a_silent_former_member_loses_its_messages(make_node: MakeNode) -> None:
+async def test_a_disconnected_member_that_stays_away_loses_its_messages(make_node: MakeNode) -> None:
     node = await make_node(mqtt__shared_ack_timeout=1)
     away = await durable(node, b"away")
     await away.subscribe((GROUP, 1))

@@ -52,7 +52,7 @@ def test_requests_are_parsed(topic_filter: bytes, above: bytes | None) -> None:
 
 @pytest.mark.parametrize("expiry", [0, 100])
 @pytest.mark.parametrize("version", [4, 5])
-async def test_the_next_level(filled: Node, version: int, expiry: int) -> None:
+async def test_a_plus_below_topics_lists_the_next_level(filled: Node, version: int, expiry: int) -> None:
     properties = {"expiry": expiry} if version == 5 else {}
     client = await RawClient.connect(filled.ports.mqtt, b"c", version, not expiry, **properties)
     assert await client.subscribe((b"$topics/+", 2), (b"$topics/home/+", 1), (b"$topics/nothing/+", 0)) == b"\0\0\0"
@@ -101,7 +101,7 @@ async def test_requests_are_as_many_as_subscriptions(make_node: MakeNode) -> Non
     assert sorted(await client.subscribe(*requests)) == [0, 0, 0, 0x97, 0x97]
 
 
-async def test_names_of_what_may_not_be_read_are_not_told(make_node: MakeNode) -> None:
+async def test_names_of_topics_that_may_not_be_read_are_not_listed(make_node: MakeNode) -> None:
     node = await make_node()
     await set_rules(node, "", "deny subscribe secret/#")
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)

@@ -280,7 +280,7 @@ async def test_too_little_room_is_reported_before_anything_is_copied(store: Fill
     assert roots(tmp_path) == ["data"]
 
 
-async def test_targets_that_cannot_be(store: Filled, tmp_path: Path):
+async def test_a_backup_to_an_unusable_folder_is_refused(store: Filled, tmp_path: Path):
     (tmp_path / "there").mkdir()
     for target, message in (
         (tmp_path / "there", "exists already"),
@@ -305,7 +305,7 @@ async def test_leftovers_of_killed_backups_are_removed_and_running_ones_are_not(
     assert not left.exists()
 
 
-async def test_abandoned_stages_are_removed(store: Filled):
+async def test_staging_folders_of_dead_processes_are_removed(store: Filled):
     staging = store.path / "staging"
     with stage(store.path) as mine:
         (staging / "left").mkdir()

@@ -64,7 +64,7 @@ async def test_a_backup_is_restored_whole_and_goes_on(store: Filled, tmp_path: P
 
 
 @pytest.mark.parametrize("by_time", [True, False])
-async def test_until_a_moment(store: Filled, tmp_path: Path, by_time: bool):
+async def test_a_log_is_restored_up_to_any_record(store: Filled, tmp_path: Path, by_time: bool):
     """Cut at any record: what is there then is what was there then, and the views are those of a fresh replay."""
     frames = await store.frames()
     rng = Random(4)

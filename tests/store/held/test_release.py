@@ -316,7 +316,7 @@ def fill_up(engine: Engine) -> None:
     engine.append([control.SessionOpened(1, 1, True).frame(bytes(200))], lambda _: None)
 
 
-async def test_transactions_end_as_they_are_told(tmp_path: Path):
+async def test_half_messages_are_delivered_or_dropped_as_their_transaction_ends(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path / "data", CONFIG, clock=clock)
     a, b, c, d = await hold(engine, *[frame(b"t", FLAG_HALF, payload=name) for name in (b"a", b"b", b"c", b"d")])
@@ -470,7 +470,7 @@ async def test_messages_by_record_and_by_copy_keep_their_order(tmp_path: Path, m
     await engine.close()
 
 
-async def test_a_retained_value_that_came_late_is_kept_too(tmp_path: Path):
+async def test_retention_keeps_a_retained_message_that_was_released_late(tmp_path: Path):
     """Retention looks at the retained values once a generation: one that enters by an old record comes behind that."""
     config = replace(CONFIG, generation_segments=16)
     clock = Clock()

@@ -536,14 +536,14 @@ async def test_a_cut_forgets_the_damage_behind_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b'{"format": 2, "ranges": []}', b'{"format": 1, "ranges": [[1]]}'])
-async def test_a_list_that_cannot_be_used_is_told(tmp_path: Path, text: bytes):
+async def test_an_unreadable_list_of_damage_is_an_error(tmp_path: Path, text: bytes):
     await make(tmp_path / "data", 3)
     (tmp_path / "data" / "log" / FILE).write_bytes(text)
     with pytest.raises(StoreError, match=FILE):
         await Engine.open(tmp_path / "data", CONFIG)
 
 
-async def test_a_whole_log_is_opened_as_ever_when_told(tmp_path: Path):
+async def test_an_undamaged_log_opens_as_usual_with_serving_around_damage(tmp_path: Path):
     path = tmp_path / "data"
     await (await Engine.open(tmp_path / "new", TOLD)).close()
     frames = await make(path)
@@ -612,7 +612,7 @@ def whole_log(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, tuple[Path
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9))))
-def test_ranges(pairs):
+def test_damaged_ranges_cover_their_positions(pairs):
     ranges = [(begin, begin + length) for begin, length in pairs]
     bad = {position for begin, end in ranges for position in range(begin, end)}
     damaged = DamagedRanges(ranges)

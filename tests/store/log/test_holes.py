@@ -123,7 +123,7 @@ class History:
 
 
 @pytest.mark.parametrize("tail", [0, 64 << 20], ids=["from disk", "from the tail cache"])
-async def test_messages_that_entered_late_go_before_their_neighbours(tmp_path: Path, tail: int):
+async def test_late_releases_are_removed_by_the_age_of_their_records(tmp_path: Path, tail: int):
     config, clock = replace(CONFIG, tail_cache_bytes=tail), Clock()
     engine = await Engine.open(tmp_path, config, clock=clock)
     history = History(engine, clock)

@@ -105,7 +105,7 @@ async def test_repair_cuts_at_missing_first_segments(tmp_path: Path):
     await engine.close()
 
 
-async def test_a_log_whose_begin_retention_removed_opens_from_every_copy(tmp_path: Path):
+async def test_every_copy_of_a_log_cut_by_retention_opens(tmp_path: Path):
     """Also when its views come from an older backup, which knew an earlier begin."""
     data = tmp_path / "data"
     assert await fill(data, config=REMOVING) > 0

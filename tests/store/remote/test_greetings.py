@@ -78,7 +78,7 @@ async def test_repeated_greetings_are_one_gateway(served: Served):
     assert len(served.hub._feeds) == 1
 
 
-async def test_a_gateway_that_was_given_up_is_told_so(served: Served):
+async def test_the_greeting_of_a_gateway_that_was_given_up_is_refused(served: Served):
     opening = served.engine.meta.openings[-1].name
     welcome, _ = await served.greet(hello(b"b@1", opening))
     assert (welcome.verdict, welcome.reason) == (Verdict.GIVEN_UP, "the end of this gateway is recorded")

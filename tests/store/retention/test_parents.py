@@ -297,7 +297,7 @@ async def test_queues_of_many_parents_skip_what_is_too_old(tmp_path: Path):
     await log.engine.close()
 
 
-def test_floors():
+def test_floors_are_found_by_queue():
     floors = Floors({b"a": 7, b"": 3, b"x\0y": 4}, 5)
     assert floors.highest == 7
     assert floors.of_queue(topic_queue(b"a/b/c")) == floors.of_queue(topic_queue(b"a")) == 7

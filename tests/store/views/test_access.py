@@ -51,7 +51,7 @@ async def test_setting_again_replaces_and_setting_none_removes(bench: Bench):
     assert await bench.engine.rules_of_all(None, 9) == []
 
 
-async def test_listeners_hear_whose_password_and_whose_rules_changed(bench: Bench):
+async def test_listeners_get_the_users_whose_passwords_or_rules_changed(bench: Bench):
     await bench.append(control.user_set(ALICE), control.RulesSet(RULES).frame(b""))
     await bench.append(control.UserRemoved().frame(b"nobody"))
     assert [(commit.users, commit.rules) for commit in bench.commits] == [

@@ -204,7 +204,7 @@ def test_committed_offsets_are_the_start_of_a_group_until_it_is_removed(tmp_path
     store.close()
 
 
-def test_deliveries_stop_counting(tmp_path):
+def test_the_count_of_deliveries_stops_at_254(tmp_path):
     store = BareStore(tmp_path / "store", CONFIG)
     for until in range(1, 300):
         store.write([control.Popped(until, {P0: [(5, 2)]}).frame(b"g")])

@@ -109,7 +109,7 @@ async def test_a_message_that_does_not_enter_its_queues_is_not_found(tmp_path: P
     await engine.close()
 
 
-async def test_keys_that_share_a_digest_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_keys_with_the_same_digest_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for module in (keys_view, find):
         monkeypatch.setattr(module, "key_digest", lambda parent, key: bytes(8))
     engine = await Engine.open(tmp_path, CONFIG)

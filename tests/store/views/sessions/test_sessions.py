@@ -152,7 +152,7 @@ async def test_clean_start_drops_what_was(bench: Bench):
     assert (await bench.engine.bounds(filter_queue(b"a/+"))).end == 1
 
 
-async def test_expiry(bench: Bench):
+async def test_expired_sessions_are_listed_in_order(bench: Bench):
     for client, interval in ((b"soon", 10), (b"late", 20), (b"never", NEVER), (b"open", 5), (b"now", 0)):
         await bench.append(control.SessionOpened(1, interval, True).frame(client))
         if client != b"open":
@@ -213,7 +213,7 @@ async def test_single_subscriptions_can_be_asked_for(bench: Bench):
         await bench.reopen()
 
 
-async def test_retained_values(bench: Bench):
+async def test_retained_messages_are_found_by_filter(bench: Bench):
     async def retained(topic_filter: bytes, after: bytes | None = None, limit: int = 10) -> list[tuple[bytes, bytes]]:
         found = await bench.engine.retained(topic_filter, after, limit)
         return [(row.topic, record.decode(row.frame, 0)[6]) for row in found]
