@@ -1,7 +1,9 @@
 """Replays with an end, and replayed messages that say when and where they were stored."""
 
+import asyncio
 import functools
 import json
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -15,7 +17,7 @@ from tests.gateway.delivery.test_replay import EVER, NOW, engine_of, numbers, pa
 from tests.gateway.mqtt import wire
 from tests.gateway.people import set_rules, set_user
 from tests.gateway.raw import DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK, Message, RawClient, ack
-from tests.waiting import until
+from tests.waiting import patience, until
 
 INFO = wire.pair(b"replay-info", b"1")
 
@@ -165,6 +167,57 @@ async def test_unsubscribing_the_filter_ends_its_replays(node: Node, topic_filte
 
 
 @pytest.mark.parametrize("topic_filter", [b"a/b", b"a/#"])
+async def test_unsubscribing_ends_a_read_that_is_under_way(
+    node: Node, monkeypatch: pytest.MonkeyPatch, topic_filter: bytes
+) -> None:
+    await publish(node, b"a/b", *numbers(0, 5))
+    engine = engine_of(node)
+    waiting, going_on = asyncio.Event(), asyncio.Event()
+
+    def paused(method: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def call(*arguments: object) -> object:
+            found = await method(*arguments)
+            waiting.set()
+            await going_on.wait()
+            return found
+
+        return call
+
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    monkeypatch.setattr(
+        engine,
+        "read" if topic_filter == b"a/#" else "fetch",
+        paused(engine.read if topic_filter == b"a/#" else engine.fetch),
+    )
+    name = b"$replay/-60..now/" + topic_filter
+    await client.subscribe((name, 1))
+    async with patience():
+        await waiting.wait()
+    assert await client.unsubscribe(name) == b"\0"
+    going_on.set()
+    await client.subscribe((b"$replay/-60..now/other", 1))
+    messages, end = await take_replay(client)  # they are served one after the other
+    assert (messages, end["replay"]) == ([], "$replay/-60..now/other")
+
+
+async def test_what_retention_took_is_told(make_node: MakeNode) -> None:
+    settings = {"store__segment_size": 80 << 10, "mqtt__max_packet_size": 8000, "store__retention_bytes": 1}
+    node = await make_node(**settings)
+    await publish(node, b"a/b", *[bytes(4000)] * 60)
+    engine = engine_of(node)
+    await engine._retention.enforce()
+    begin = (await engine.bounds(b"ta/b")).begin
+    assert begin > 0
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    await client.subscribe((b"$replay/offset:0..now/a/b", 1))
+    messages, end = await take_replay(client)
+    assert (len(messages), end["messages"], end["lost"]) == (60 - begin, 60 - begin, begin)
+    await client.subscribe((b"$replay/offset:0..offset:1/a/b", 1))
+    messages, end = await take_replay(client)
+    assert (len(messages), end["lost"], end["next"]) == (0, 1, "offset:1")
+
+
+@pytest.mark.parametrize("topic_filter", [b"a/b", b"a/#"])
 async def test_a_repeated_subscribe_continues(node: Node, topic_filter: bytes) -> None:
     await publish(node, b"a/b", *numbers(0, 50))
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, receive_maximum=5)
@@ -202,7 +255,8 @@ async def test_a_lost_connection_ends_the_replay_but_no_exchange(
     assert (await client.expect(PUBREL)).packet_id == sent[0].packet_id
     client.send(ack(PUBCOMP, sent[0].packet_id))
     again = [await client.message() for _ in range(3)]
-    assert [(m.payload, m.packet_id, m.dup) for m in again] == [(m.payload, m.packet_id, True) for m in sent[1:]]
+    expected = [(m.payload, m.packet_id, True, False) for m in sent[1:]]
+    assert [(m.payload, m.packet_id, m.dup, m.retain) for m in again] == expected
     for message in again:
         client.send(ack(PUBREC, message.packet_id))
         await client.expect(PUBREL)

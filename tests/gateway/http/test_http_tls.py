@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from gateway.net import bounded_http
 from gateway.node.node import Node
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode
@@ -84,8 +85,11 @@ async def test_the_name_of_a_certificate_is_a_user(make_node: MakeNode, authorit
         await status(node, "/health", authority.client())
 
 
-async def test_connections_without_a_handshake_are_limited(make_node: MakeNode, authority: Authority) -> None:
+async def test_connections_without_a_handshake_are_limited(
+    make_node: MakeNode, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The silent ones are as many as HTTP serves. The next one is closed; when they are gone, others are served."""
+    monkeypatch.setattr(bounded_http, "_HANDSHAKE_SECONDS", 3600.0)
     node = await make_node(**tls(authority.issue("server", "server", "DNS:localhost")))
     silent = [await asyncio.open_connection("127.0.0.1", node.ports.http) for _ in range(64)]
     reader, writer = await asyncio.open_connection("127.0.0.1", node.ports.http)
