@@ -13,7 +13,7 @@ from store.errors import LogCorrupt
 from store.log.pages import PAGE
 from store.log.reader import LogReader
 from store.log.segments import segment_name
-from tests.store.popping import CONFIG, DEAD, Bench, Q, message, numbers, payloads, receipts
+from tests.store.popping import CONFIG, DEAD, OTHER, Bench, Q, message, numbers, payloads, receipts
 
 pytestmark = [pytest.mark.any_store, pytest.mark.usefixtures("retention_on_request")]
 
@@ -51,6 +51,29 @@ async def give_up(bench: Bench, count: int) -> None:
     end = (await bench.engine.bounds(DEAD)).end + count
     while (await bench.engine.bounds(DEAD)).end < end:
         assert (await bench.pop(records=1, most=1)).runs == []
+
+
+async def test_a_pop_goes_on_where_all_that_it_planned_for_is_gone(tmp_path: Path):
+    """As many messages as the group may lease are planned for. Nothing has to be settled before it gets others."""
+    bounds = replace(CONFIG, segment_size=4096, retention_bytes=4096, retention_check_s=1e6, max_group_leases=4)
+    bench = await Bench(tmp_path, bounds).open()
+    await bench.fill(3)
+    await bench.pop(records=3, invisible=2)
+    await bench.append(*(message(number, b"a/c", 400) for number in range(40)))
+    await bench.append(message(3))
+    await bench.pop(records=1, invisible=1)
+    for count in (1, 3):
+        bench.now += 1
+        await give_up(bench, count)
+    await bench.engine._retention.enforce()
+    assert await bench.take(DEAD, records=1) == numbers(3)  # those behind it are gone
+    (run,) = (await bench.pop(OTHER, records=1)).runs
+    assert run.offset > 0
+    await bench.engine.settle(b"g", receipts(PopResult([run], None, is_limited=False)))
+    popped = await bench.pop(DEAD, OTHER, records=10)
+    assert (popped.runs, popped.available_at) == ([], bench.now)  # at once, if the call is repeated
+    assert await bench.take(DEAD, OTHER, records=10) == numbers(*range(run.offset + 1, run.offset + 4))
+    await bench.engine.close()
 
 
 async def test_dead_letters_that_are_gone_before_their_neighbours_are_passed_over(tmp_path: Path):

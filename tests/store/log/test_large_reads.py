@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from threading import get_ident
+from threading import Lock, get_ident
+from time import sleep
 
 import pytest
 
@@ -12,6 +13,7 @@ from store.api import topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt
+from store.log.disk import Disk
 from store.log.segments import segment_name
 from tests.store.test_engine import append, message
 
@@ -35,24 +37,38 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
 
 
 class Threads:
-    """Notes in which threads records are checked, and how many do so at a time."""
+    """Notes in which threads records are checked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         self.used: list[int] = []
-        self.most = 0
-        self._now = 0
         function = getattr(record, name)
 
         def checked(*arguments: object) -> object:
             self.used.append(get_ident())
-            self._now += 1
-            self.most = max(self.most, self._now)
-            try:
-                return function(*arguments)
-            finally:
-                self._now -= 1
+            return function(*arguments)
 
         monkeypatch.setattr(record, name, checked)
+
+
+class Reads:
+    """Notes how many reads of segments take place at a time. Each lasts long enough for others to begin."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most = 0
+        self._now = 0
+        self._lock = Lock()
+        function = Disk.read
+
+        def read(disk: Disk, fd: int, length: int, offset: int) -> bytes:
+            with self._lock:
+                self._now += 1
+                self.most = max(self.most, self._now)
+            sleep(0.02)
+            with self._lock:
+                self._now -= 1
+            return function(disk, fd, length, offset)
+
+        monkeypatch.setattr(Disk, "read", read)
 
 
 async def test_large_reads_are_checked_in_threads(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,10 +82,11 @@ async def test_large_reads_are_checked_in_threads(engine: Engine, monkeypatch: p
         offset = fetched.next_offset
     assert set(threads.used) == {get_ident()}
     threads.used.clear()
+    reads = Reads(monkeypatch)
     found = await asyncio.gather(*[engine.fetch(QUEUE, 0, COUNT, LARGE) for _ in range(6)])
     assert {each.data for each in found} == {b"".join(small)}
     assert get_ident() not in threads.used
-    assert threads.most <= CONFIG.max_reads
+    assert reads.most <= CONFIG.max_reads
 
 
 async def test_large_reads_of_the_log_are_checked_in_threads(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
