@@ -21,6 +21,7 @@ from store.errors import StoreError
 log = logging.getLogger(__name__)
 
 _ORPHAN_SECONDS: Final = 10  # for a gateway without supervisor to stop; a store waits as long for its gateways
+_GATEWAYS_SECONDS: Final = 30  # for the gateways of a store with a supervisor to stop; then the supervisor kills them
 _ORPHAN_STORE_SECONDS: Final = 40  # for a store without supervisor to stop
 EXIT_ENDED: Final = 3  # exit code: the store has declared this gateway dead, and it must be started again
 # Allocations between collections of garbage cycles. Messages make no cycles, and Python's default of 700 costs a tenth
@@ -108,7 +109,8 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     log.info("stopping")
     if lifeline >= 0:
         loop.remove_reader(lifeline)
-    if orphaned.is_set() and isinstance(node, StoreNode):
-        await node.outlive_gateways(_ORPHAN_SECONDS)
+    if lifeline >= 0 and isinstance(node, StoreNode):
+        # A supervisor stops the gateways first. Without it, or with a SIGTERM to all processes, they stop meanwhile.
+        await node.outlive_gateways(_ORPHAN_SECONDS if orphaned.is_set() else _GATEWAYS_SECONDS)
     await node.stop()
     return EXIT_ENDED if ended.is_set() else 0

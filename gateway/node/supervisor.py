@@ -93,6 +93,7 @@ class Supervisor:
         self._gateways = [_Child(f"g{number}", _gateway(config, place, number)) for number in numbers]
         self._wakeup = _signals()
         self._lifeline = os.pipe()
+        self._is_ready = False  # all children have been ready once
         self._is_stopping = False
 
     def run(self) -> int:
@@ -103,6 +104,7 @@ class Supervisor:
             for gateway in self._gateways:
                 self._start(gateway)
             self._until_ready(self._gateways)
+            self._is_ready = True
             if not self._is_stopping:
                 print(self._ready_line(), flush=True)
             while not self._is_stopping:
@@ -210,7 +212,10 @@ class Supervisor:
         if not self._is_stopping:
             code = os.waitstatus_to_exitcode(status)
             what = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            log.error("%s %s: it is started again in %.1f seconds", child.name, what, child.pause)
+            if self._is_ready:
+                log.error("%s %s: it is started again in %.1f seconds", child.name, what, child.pause)
+            else:
+                log.error("%s %s: the node cannot start", child.name, what)
 
     def _stop(self, children: list[_Child]) -> None:
         """Stop the children, and wait for them."""

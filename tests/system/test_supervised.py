@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import urllib.request
@@ -128,6 +129,29 @@ def test_all_processes_stop_when_the_supervisor_is_killed(make_node: Callable[..
     processes = children(node)
     node.kill()
     block_until(lambda: not any(is_there(pid) for pid in processes.values()))
+
+
+def test_a_node_that_cannot_start_says_so(make_node: Callable[..., NodeProcess]) -> None:
+    """It ends: the process that failed is not started again."""
+    node = make_node("node", "--gateways", "1")
+    with socket.create_server(("127.0.0.1", node.grpc_port)):
+        made = subprocess.run(node.command(), check=False, timeout=PATIENCE_S, capture_output=True, text=True)
+    assert made.returncode == 1
+    assert "store ended with exit code 1: the node cannot start" in made.stderr
+    assert "started again" not in made.stderr
+
+
+def test_a_signal_to_all_processes_stops_the_store_last(
+    make_node: Callable[..., NodeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an init system may send it. Gateways that lose their store first would wait for it until they are killed."""
+    monkeypatch.setenv("SLUICE_SPLIT_GRACE_S", "3600")
+    node = make_node("node", "--gateways", "2")
+    node.start()
+    for pid in children(node).values():
+        os.kill(pid, signal.SIGTERM)
+    assert node.stop() == 0
+    assert "is killed" not in node.log()
 
 
 def test_gateways_end_when_supervisor_and_store_are_killed(
