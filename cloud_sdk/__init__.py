@@ -35,6 +35,8 @@ from cloud_sdk.groups.simple_consumer import Delivery, SimpleConsumer
 from cloud_sdk.message import (
     Batch,
     Child,
+    DeadLetter,
+    DeadLetterReason,
     Group,
     GroupQueue,
     Message,
@@ -60,6 +62,8 @@ __all__ = [
     "ClientClosed",
     "Credentials",
     "DataLoss",
+    "DeadLetter",
+    "DeadLetterReason",
     "Decision",
     "Delivery",
     "Group",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from cloud_sdk.message import DeadLetterReason
 from cloud_sdk.proto import sluice_pb2 as pb
 
 
@@ -37,11 +38,14 @@ class TraceEvent:
     until_ms: int  # 0: none
     # The member of the group that leased or settled the message: the name of its client. Empty: not known, or the node.
     member: str = ""
+    reason: DeadLetterReason | None = None  # of DEAD_LETTERED
+    error: str = ""  # of DEAD_LETTERED, as `DeadLetter.error`
 
 
 def event_of(event: pb.TraceEvent) -> TraceEvent:
     """The event of a reply."""
     happened = Happened[pb.TraceEvent.Kind.Name(event.kind)]
+    is_dead = happened is Happened.DEAD_LETTERED
     return TraceEvent(
         happened,
         event.time_ms,
@@ -51,4 +55,6 @@ def event_of(event: pb.TraceEvent) -> TraceEvent:
         event.offset,
         event.until_ms,
         event.member,
+        DeadLetterReason[pb.DeadLetter.Reason.Name(event.reason)] if is_dead else None,
+        event.error,
     )

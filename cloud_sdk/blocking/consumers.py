@@ -22,12 +22,13 @@ _POLL_S: Final = 5.0  # how long an iterator waits at once, so that Ctrl-C is ha
 class Delivery(Message):
     """See `cloud_sdk.Delivery`."""
 
-    __slots__ = ("_consumer", "deliveries")
+    __slots__ = ("_consumer", "dead_letter", "deliveries")
 
     def __init__(self, delivery: aio_consumer.Delivery, consumer: "SimpleConsumer") -> None:
         for name in Message.__slots__:
             setattr(self, name, getattr(delivery, name))
         self.deliveries = delivery.deliveries
+        self.dead_letter = delivery.dead_letter
         self._consumer = consumer
 
     @property
@@ -43,9 +44,9 @@ class Delivery(Message):
         """See `SimpleConsumer.release`."""
         self._consumer.release((self,))
 
-    def nack(self, delay_seconds: float | None = None) -> None:
+    def nack(self, delay_seconds: float | None = None, error: str = "") -> None:
         """See `SimpleConsumer.nack`."""
-        self._consumer.nack((self,), delay_seconds)
+        self._consumer.nack((self,), delay_seconds, error)
 
     def extend(self, seconds: float) -> bool:
         """See `cloud_sdk.Delivery.extend`."""
@@ -94,9 +95,9 @@ class SimpleConsumer(ClosablePart[aio_consumer.SimpleConsumer]):
         """See `cloud_sdk.SimpleConsumer.release`."""
         self._settle((), [delivery.lease for delivery in deliveries], 0.0)
 
-    def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None) -> None:
+    def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None, error: str = "") -> None:
         """See `cloud_sdk.SimpleConsumer.nack`."""
-        self._settle((), [delivery.lease for delivery in deliveries], delay_seconds)
+        self._settle((), [delivery.lease for delivery in deliveries], delay_seconds, error)
 
     def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
         """See `cloud_sdk.SimpleConsumer.extend`."""
@@ -128,9 +129,11 @@ class SimpleConsumer(ClosablePart[aio_consumer.SimpleConsumer]):
         self._buffer_until = time.monotonic() + left_s
         return [Delivery(each, self) for each in deliveries]
 
-    def _settle(self, done: Sequence[Lease], again: Sequence[Lease], delay_seconds: float | None) -> None:
+    def _settle(
+        self, done: Sequence[Lease], again: Sequence[Lease], delay_seconds: float | None, error: str = ""
+    ) -> None:
         check_delay(delay_seconds)
-        self._thread.call_soon(lambda: self._inner.settle(done, again, delay_seconds))
+        self._thread.call_soon(lambda: self._inner.settle(done, again, delay_seconds, error))
 
 
 class PullConsumer(ClosablePart[aio_pull.PullConsumer]):

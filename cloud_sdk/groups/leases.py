@@ -1,10 +1,12 @@
 """Leases of messages and their settlement, as the wire carries them: neighbouring offsets are joined to runs."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cloud_sdk.errors import check_delay
 from cloud_sdk.proto import sluice_pb2 as pb
+
+_MAX_ERROR: Final = 256  # bytes
 
 
 class Lease(NamedTuple):
@@ -15,11 +17,19 @@ class Lease(NamedTuple):
     deliveries: int  # how often the message was leased out, this time included
 
 
+class Returned(NamedTuple):
+    """A lease that is given back or extended."""
+
+    lease: Lease
+    delay_ms: int | None  # None: the node's, which grows with the deliveries
+    error: str = ""  # why the message failed
+
+
 class Settlement(NamedTuple):
     """What one request settles."""
 
     done: list[Lease]
-    again: list[tuple[Lease, int | None]]  # with the delay in ms; None: the node's, which grows with the deliveries
+    again: list[Returned]
     unseen: list[Lease]  # given back before a handler saw them: the delivery does not count
     extends: bool = False  # the leases `again` are extended; their messages have not failed
 
@@ -55,16 +65,21 @@ def runs_of(leases: Iterable[Lease]) -> list[pb.Run]:
 
 
 def postponed_of(settlement: Settlement) -> list[pb.Postponed]:
-    """What a settlement gives back, as runs of equal delay."""
-    by_delay: dict[int | None, list[Lease]] = {}
-    for lease, delay in settlement.again:
-        by_delay.setdefault(delay, []).append(lease)
+    """What a settlement gives back, as runs of equal delay and error."""
+    by_delay: dict[tuple[int | None, str], list[Lease]] = {}
+    for lease, delay, error in settlement.again:
+        by_delay.setdefault((delay, error), []).append(lease)
     postponed = [
-        pb.Postponed(run=run, delay_ms=delay, extends=settlement.extends)
-        for delay, some in by_delay.items()
+        pb.Postponed(run=run, delay_ms=delay, extends=settlement.extends, error=error)
+        for (delay, error), some in by_delay.items()
         for run in runs_of(some)
     ]
     return postponed + [pb.Postponed(run=run, delay_ms=0, unseen=True) for run in runs_of(settlement.unseen)]
+
+
+def error_text(error: str) -> str:
+    """An error as the wire takes it: the beginning of a long one."""
+    return error.encode(errors="replace")[:_MAX_ERROR].decode(errors="ignore")
 
 
 def milliseconds(seconds: float) -> int:

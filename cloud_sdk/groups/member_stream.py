@@ -18,7 +18,16 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import grpc.aio
 
 from cloud_sdk.errors import ClientClosed, InvalidArgument, SluiceError, Unavailable
-from cloud_sdk.groups.leases import Lease, Settlement, leases_of, milliseconds, postponed_of, runs_of
+from cloud_sdk.groups.leases import (
+    Lease,
+    Returned,
+    Settlement,
+    error_text,
+    leases_of,
+    milliseconds,
+    postponed_of,
+    runs_of,
+)
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import ANSWER_S, NodeConnection, Retry, is_transient
@@ -38,6 +47,7 @@ class ReceivedBatch(NamedTuple):
 
     runs: Sequence[pb.Run]
     frames: bytes
+    dead_letters: Sequence[pb.DeadLetter]  # of each message, if they are dead letters
     time: float  # loop time of its arrival
 
 
@@ -70,7 +80,7 @@ class MemberStream:
         self._batch: asyncio.Future[ReceivedBatch] | None = None  # requested, and not yet returned to a caller
         self._writes: set[asyncio.Task[None]] = set()
         self._done: list[Lease] = []  # to be sent
-        self._again: list[tuple[Lease, int | None]] = []  # to be sent
+        self._again: list[Returned] = []  # to be sent
         self._unseen: list[Lease] = []  # to be sent
         self._sender: asyncio.Task[None] | None = None
         self._is_send_scheduled = False  # for the next turn of the loop
@@ -97,12 +107,14 @@ class MemberStream:
         again: Iterable[Lease],
         delay_seconds: float | None,
         unseen: Iterable[Lease] = (),
+        error: str = "",
     ) -> None:
-        """Acknowledge the leases `done` and give back the leases `again` and `unseen`, in the background. The delivery
-        of those in `unseen` does not count."""
+        """Acknowledge the leases `done` and give back the leases `again` and `unseen`, in the background. `error` is
+        why those in `again` failed. The delivery of those in `unseen` does not count."""
         delay = milliseconds(delay_seconds) if delay_seconds else None if delay_seconds is None else 0
         self._done += done
-        self._again += [(lease, delay) for lease in again]
+        text = error_text(error) if error else ""
+        self._again += [Returned(lease, delay, text) for lease in again]
         self._unseen += unseen
         if self.unsent and not self._is_send_scheduled and not self._is_sending:
             self._is_send_scheduled = True
@@ -128,7 +140,7 @@ class MemberStream:
         lost: list[Lease] = []
         for start in range(0, len(leases), _MAX_SENT):
             some = leases[start : start + _MAX_SENT]
-            again: list[tuple[Lease, int | None]] = [(each, milliseconds(seconds)) for each in some]
+            again = [Returned(each, milliseconds(seconds)) for each in some]
             retry = Retry(self._connection.retry_seconds)
             while True:
                 try:
@@ -283,7 +295,8 @@ class MemberStream:
             if request is not None:
                 self._on_settled(request, settled)
         if reply.HasField("batch") and self._batch is not None and not self._batch.done():
-            self._batch.set_result(ReceivedBatch(reply.runs, reply.frames, asyncio.get_running_loop().time()))
+            time = asyncio.get_running_loop().time()
+            self._batch.set_result(ReceivedBatch(reply.runs, reply.frames, reply.dead_letters, time))
 
     def _on_settled(self, request: _Request, settled: pb.Settled) -> None:
         expired = leases_of(settled.expired)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from traceback import format_exception_only
 from typing import Final, Self
 
 from cloud_sdk.errors import SluiceError, TryAgain
@@ -27,7 +28,8 @@ class PushConsumer(HandlerCaller):
 
     A message is acknowledged when its handler returns. If the handler raises, the message comes again after a delay
     that grows with its deliveries, or after the delay of `TryAgain`. After too many deliveries it becomes a dead
-    letter. A slow message delays no other. The leases of messages that wait or are being handled are extended.
+    letter, with the type and the message of the last exception. A slow message delays no other. The leases of messages
+    that wait or are being handled are extended.
 
     With `ordered`, messages with the same ordering key (or the same topic, without a key) are handled one after the
     other, also across failures. Messages with other keys are handled beside them.
@@ -157,20 +159,20 @@ class PushConsumer(HandlerCaller):
         try:
             await self._handler(delivery)
         except TryAgain as again:
-            self._settle([], [delivery.lease], again.delay_seconds)
+            self._settle([], [delivery.lease], again.delay_seconds, _text_of(again.__cause__ or again))
             return False
-        except (Exception, asyncio.CancelledError):  # a handler may also wait for a task that is cancelled
+        except (Exception, asyncio.CancelledError) as error:  # a handler may also wait for a task that is cancelled
             if is_cancelled():
                 self._settle([], [delivery.lease], 0.0)
                 raise
             logger.exception("a handler failed, and its message comes again: %s", delivery)
-            self._settle([], [delivery.lease], None)
+            self._settle([], [delivery.lease], None, _text_of(error))
             return False
         self._settle([delivery.lease], [], 0.0)
         return True
 
-    def _settle(self, done: list[Lease], again: list[Lease], delay_seconds: float | None) -> None:
-        self._consumer.settle(done, again, delay_seconds)
+    def _settle(self, done: list[Lease], again: list[Lease], delay_seconds: float | None, error: str = "") -> None:
+        self._consumer.settle(done, again, delay_seconds, error)
         self._forget((*done, *again))
 
     def _give_back_unseen(self, leases: list[Lease]) -> None:
@@ -181,6 +183,11 @@ class PushConsumer(HandlerCaller):
         for lease in leases:
             self._unsettled.pop(lease, None)
         self._capacity.set()
+
+
+def _text_of(error: BaseException) -> str:
+    """The type and the message of an exception."""
+    return "".join(format_exception_only(error)).strip()
 
 
 def _lanes(deliveries: list[Delivery]) -> list[deque[Delivery]]:

@@ -19,7 +19,7 @@ from cloud_sdk.groups.leases import Lease
 from cloud_sdk.groups.member_stream import MemberStream
 from cloud_sdk.lifetime.closing import Closable, create_closing_task, wait_for_close
 from cloud_sdk.lifetime.open_resources import OpenResources
-from cloud_sdk.message import Message
+from cloud_sdk.message import DeadLetter, DeadLetterReason, Message
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import NodeConnection
 
@@ -30,10 +30,11 @@ _SAFE_SHARE: Final = 0.9  # of a lease; later, a buffered message is dropped and
 class Delivery(Message):
     """A message that is leased to this member. Acknowledge it when it is handled."""
 
-    __slots__ = ("_consumer", "deliveries")
+    __slots__ = ("_consumer", "dead_letter", "deliveries")
 
     _consumer: "SimpleConsumer"
     deliveries: int  # how often the message was leased out, to any member, this time included
+    dead_letter: DeadLetter | None  # where it came from and why, if `Client.dead_letters` receives it
 
     @property
     def lease(self) -> Lease:
@@ -48,9 +49,9 @@ class Delivery(Message):
         """See `SimpleConsumer.release`."""
         self._consumer.settle((), (self.lease,))
 
-    async def nack(self, delay_seconds: float | None = None) -> None:
+    async def nack(self, delay_seconds: float | None = None, error: str = "") -> None:
         """See `SimpleConsumer.nack`."""
-        self._consumer.settle((), (self.lease,), delay_seconds)
+        self._consumer.settle((), (self.lease,), delay_seconds, error)
 
     async def extend(self, seconds: float) -> bool:
         """See `SimpleConsumer.extend`. False: the lease had expired, and the message is leased to another member or
@@ -82,6 +83,7 @@ class SimpleConsumer(Closable):
         require_positive(max_records)
         if invisible_seconds <= 0:
             raise InvalidArgument(f"invisible_seconds is more than 0, not {invisible_seconds}")
+        self._group = group
         self._invisible_s = invisible_seconds
         self._buffer: deque[Delivery] = deque()  # received, not yet returned to the caller
         self._buffer_until = 0.0  # loop time when their lease runs out
@@ -149,10 +151,11 @@ class SimpleConsumer(Closable):
         """Give messages back. They are delivered again at once, to any member. Returns at once, like `ack`."""
         self.settle((), [delivery.lease for delivery in deliveries])
 
-    async def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None) -> None:
+    async def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None, error: str = "") -> None:
         """Give back messages that could not be handled. They are delivered again, to any member, after `delay_seconds`,
-        or after a delay that grows with their deliveries. Returns at once, like `ack`. Raises `InvalidArgument`."""
-        self.settle((), [delivery.lease for delivery in deliveries], delay_seconds)
+        or after a delay that grows with their deliveries. If this was their last delivery, they become dead letters
+        with `error`, of which 256 bytes are kept. Returns at once, like `ack`. Raises `InvalidArgument`."""
+        self.settle((), [delivery.lease for delivery in deliveries], delay_seconds, error)
 
     async def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
         """Extend the leases of messages to `seconds` from now. Returns the messages whose lease had expired: they are
@@ -165,9 +168,15 @@ class SimpleConsumer(Closable):
         """Extend leases to `seconds` from now. Returns those that had expired."""
         return await self._member.extend(leases, seconds)
 
-    def settle(self, done: Iterable[Lease], again: Iterable[Lease] = (), delay_seconds: float | None = 0.0) -> None:
+    def settle(
+        self,
+        done: Iterable[Lease],
+        again: Iterable[Lease] = (),
+        delay_seconds: float | None = 0.0,
+        error: str = "",
+    ) -> None:
         """Acknowledge the leases `done`, and give back the leases `again`, as `nack` does. Raises `InvalidArgument`."""
-        self._member.settle(done, again, delay_seconds)
+        self._member.settle(done, again, delay_seconds, error=error)
 
     def give_back_unseen(self, leases: Iterable[Lease]) -> None:
         """Give back messages that no handler saw. They come again at once, and this delivery does not count."""
@@ -209,6 +218,18 @@ class SimpleConsumer(Closable):
             if self._resources is not None:
                 self._resources.discard(self)
 
+    def _dead_letter_of(self, letter: pb.DeadLetter) -> DeadLetter:
+        return DeadLetter(
+            self._group,
+            DeadLetterReason[pb.DeadLetter.Reason.Name(letter.reason)],
+            letter.error,
+            letter.deliveries,
+            letter.queue,
+            letter.offset,
+            letter.first_ms,
+            letter.last_ms,
+        )
+
     async def _receive(self, wait_s: float) -> None:
         if self._closing is not None:
             raise ClientClosed("the consumer is closed")
@@ -223,10 +244,13 @@ class SimpleConsumer(Closable):
         # The node's clock started a network hop earlier.
         self._buffer_until = received.time + _SAFE_SHARE * self._invisible_s
         rows = iter(record.decode_all(received.frames))
+        letters = iter(received.dead_letters)
         for run in received.runs:
             partition, deliveries = run.partition, run.deliveries
             for offset, fields in zip(range(run.offset, run.offset + run.count), rows, strict=False):
                 delivery = Delivery(fields, partition, offset)
                 delivery.deliveries = deliveries
                 delivery._consumer = self
+                letter = next(letters, None)
+                delivery.dead_letter = None if letter is None else self._dead_letter_of(letter)
                 self._buffer.append(delivery)

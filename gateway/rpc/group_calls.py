@@ -164,7 +164,7 @@ class GroupCalls:
                 settlement.unsent.append((receipts, 0))
             elif not postponed.HasField("delay_ms"):
                 settlement.failed.append(Failed(receipts, None, error))
-            elif postponed.extends or not delay_ms:
+            elif postponed.extends or not (delay_ms or error):
                 settlement.again.append((receipts, delay_ms))
             else:
                 settlement.failed.append(Failed(receipts, delay_ms, error))

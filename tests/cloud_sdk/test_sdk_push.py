@@ -67,7 +67,23 @@ async def test_a_handler_that_fails_gets_its_message_again_and_in_the_end_not(cl
     async with client.push_consumer("g", "home", handle, max_deliveries=3), client.dead_letters("g") as dead:
         letter = await dead.next(20)
         assert letter is not None and letter.payload == b"bad"
+        assert letter.dead_letter is not None and letter.dead_letter.error.endswith("TryAgain: try again after 0.01 s")
     assert sorted(got) == [(b"bad", 1), (b"bad", 2), (b"bad", 3), (b"good", 1)]
+
+
+@pytest.mark.parametrize("is_cause", [False, True])
+async def test_a_dead_letter_has_the_exception_of_its_handler(client: Client, is_cause: bool) -> None:
+    async def handle(message: Delivery) -> None:
+        error = KeyError("serial number")
+        if is_cause:
+            raise TryAgain(1.0) from error
+        raise error
+
+    await client.send("home/t", b"bad")
+    async with client.push_consumer("g", "home", handle, max_deliveries=1), client.dead_letters("g") as dead:
+        letter = await dead.next(20)
+        assert letter is not None and letter.dead_letter is not None
+        assert letter.dead_letter.error == "KeyError: 'serial number'"
 
 
 async def test_a_handler_that_raises_anything_else_waits_as_the_node_says(client: Client, caplog) -> None:

@@ -79,7 +79,7 @@ async def test_a_message_that_fails_and_its_group(endpoint: str) -> None:
                 assert [each.payload for each in consumer.batch(20)] == [b"2"]
                 with pytest.raises(InvalidArgument):
                     second[0].nack(-1.0)
-                second[0].nack(0.0)
+                second[0].nack(None, "of no use")
                 second[1].ack()
                 consumer.flush()
                 assert consumer.next(0) is None
@@ -87,6 +87,7 @@ async def test_a_message_that_fails_and_its_group(endpoint: str) -> None:
                 letter = dead.next(20)
                 assert letter is not None
                 assert (letter.payload, letter.lease.partition) == (b"0", 0)
+                assert letter.dead_letter is not None and letter.dead_letter.error == "of no use"
             (group,) = client.groups()
             assert (group.name, group.lag) == ("g", 2)  # a message, and a dead letter
             client.reset_group("g", None, start="latest")

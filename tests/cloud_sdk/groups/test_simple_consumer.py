@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from cloud_sdk import Client, ClientClosed, InvalidArgument, OffsetOutOfRange, OutgoingMessage, SimpleConsumer, Tls
+from cloud_sdk import (
+    Client,
+    ClientClosed,
+    DeadLetter,
+    DeadLetterReason,
+    Happened,
+    InvalidArgument,
+    OffsetOutOfRange,
+    OutgoingMessage,
+    SimpleConsumer,
+    Tls,
+)
 from gateway.rpc.limits import RpcLimits
 from tests.waiting import patience, until
 
@@ -173,7 +184,8 @@ async def test_a_message_that_fails_comes_later_and_then_becomes_a_dead_letter(c
             assert [(each.offset, each.deliveries) for each in batch] == [
                 (offset, deliveries) for offset in range(3) if deliveries == 1 or offset != 1
             ]
-            await consumer.nack([each for each in batch if each.offset != 1], 0.01)
+            assert all(each.dead_letter is None for each in batch)
+            await consumer.nack([each for each in batch if each.offset != 1], 0.01, f"try {deliveries}")
             await consumer.ack([each for each in batch if each.offset == 1])
             await consumer.flush()
         assert await consumer.next(0.2) is None
@@ -182,6 +194,13 @@ async def test_a_message_that_fails_comes_later_and_then_becomes_a_dead_letter(c
         async with client.dead_letters("g") as dead:
             letters = await dead.batch(20)
             assert [each.payload for each in letters] == [b"0", b"2"]
+            queue = f"home[{batch[0].partition}]"
+            for offset, each in zip((0, 2), letters, strict=True):
+                found = each.dead_letter
+                assert found is not None
+                times = found.first_ms, found.last_ms
+                assert each.store_time <= times[0] < times[1]
+                assert found == DeadLetter("g", DeadLetterReason.FAILED, "try 3", 3, queue, offset, *times)
             await letters[0].ack()
             await letters[1].nack(0.0)
             again = await dead.next(20)
@@ -208,6 +227,19 @@ async def test_the_last_failed_delivery_makes_a_dead_letter_at_once(client: Clie
         letter = await dead.next(20)
         assert letter is not None
         assert letter.payload == delivery.payload
+
+
+async def test_a_message_that_fails_with_an_error_and_without_a_delay_has_failed(client: Client) -> None:
+    """Only the beginning of a long error is kept. It ends with a whole character."""
+    await fill(client, 1)
+    async with client.dead_letters("g") as dead, client.consumer("g", "home", max_deliveries=1) as consumer:
+        await (await anext(consumer)).nack(0.0, "x" + "\u00e4" * 200 + "\ud800")
+        letter = await dead.next(20)
+        assert letter is not None and letter.dead_letter is not None
+        assert letter.dead_letter.error == "x" + "\u00e4" * 127
+        events = await client.trace(letter.position)
+        (event,) = [each for each in events if each.happened is Happened.DEAD_LETTERED]
+        assert (event.reason, event.error) == (DeadLetterReason.FAILED, letter.dead_letter.error)
 
 
 async def test_a_waiting_consumer_of_dead_letters_is_woken(client: Client) -> None:

@@ -440,6 +440,7 @@ WRONG = [
     pb.AcknowledgeRequest(group="g", parent="home", done=[pb.Run()] * 65_537),
     pb.AcknowledgeRequest(group="g", parent="home", done=[pb.Run()] * 32_769, again=[pb.Postponed()] * 32_768),
     pb.AcknowledgeRequest(group="g", parent="home", again=[pb.Postponed(run=pb.Run(count=1), delay_ms=2**31)]),
+    pb.AcknowledgeRequest(group="g", parent="home", again=[pb.Postponed(run=pb.Run(count=1), error="x" * 257)]),
     pb.ResetGroupRequest(group="g", parent="home", offsets=[pb.PartitionOffset()] * 5),
     pb.ResetGroupRequest(group="g", parent="a/b"),
     pb.RemoveGroupRequest(group="\0"),
