@@ -15,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 import record
 from gateway.mqtt.properties import MessageProperties, build_message_block, read_message_block
+from gateway.rocketmq.names import resource_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receipts import handle_of
 from gateway.rocketmq.status import RocketError
@@ -22,6 +23,7 @@ from gateway.rpc.limits import RpcLimits
 from matcher.names import is_valid_topic, parent_of
 from matcher.selector import TAG, is_tag
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, MAX_KEY, MAX_KEYS, Kind
+from store.api import DeadLetter
 
 KEY: Final = "key"
 ORDERING_KEY: Final = "ordering_key"  # RocketMQ's message group; the native SDK's name for it
@@ -37,6 +39,17 @@ MQTT_CONTENT_TYPE: Final = "contentType"
 MQTT_RESPONSE_TOPIC: Final = "responseTopic"
 MQTT_CORRELATION: Final = "correlationData"  # in base64
 MQTT_EXPIRY: Final = "messageExpiryInterval"  # seconds
+
+# Properties of dead letters. The names of the first two are RocketMQ's.
+DEAD_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DEAD_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+DEAD_QUEUE: Final = "deadLetterQueueId"
+DEAD_OFFSET: Final = "deadLetterQueueOffset"
+DEAD_REASON: Final = "deadLetterReason"
+DEAD_ERROR: Final = "deadLetterError"
+DEAD_ATTEMPTS: Final = "deadLetterDeliveryAttempts"
+DEAD_FIRST: Final = "deadLetterFirstDelivery"  # ms since 1970-01-01 UTC
+DEAD_LAST: Final = "deadLetterLastDelivery"  # ms since 1970-01-01 UTC
 _RESERVED: Final = frozenset((TAG, KEY, ORDERING_KEY, MESSAGE_ID, BORN, TRACE))
 
 
@@ -134,6 +147,26 @@ class StoredMessage:
         system.delivery_attempt = deliveries
         system.invisible_duration.FromMilliseconds(invisible_ms)
         return message
+
+    @staticmethod
+    def add_dead_letter(message: pb.Message, letter: DeadLetter) -> None:
+        """Add to a message where it came from, and why it is a dead letter."""
+        topic = resource_of(letter.queue[1:-3]).name
+        message.system_properties.dead_letter_queue.topic = topic
+        message.system_properties.dead_letter_queue.message_id = message.system_properties.message_id
+        properties = {
+            DEAD_TOPIC: topic,
+            DEAD_ID: message.system_properties.message_id,
+            DEAD_QUEUE: str(int.from_bytes(letter.queue[-2:], "big")),
+            DEAD_OFFSET: str(letter.offset),
+            DEAD_REASON: letter.reason.name,
+            DEAD_ATTEMPTS: str(letter.deliveries),
+            DEAD_FIRST: str(letter.first_ms),
+            DEAD_LAST: str(letter.last_ms),
+        }
+        if letter.error:
+            properties[DEAD_ERROR] = letter.error.decode(errors="replace")
+        message.user_properties.update(properties)
 
     def message_id(self) -> str:
         return dict(read_message_block(self.block).user).get(MESSAGE_ID, f"{self.position:016X}")

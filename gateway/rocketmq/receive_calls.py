@@ -78,6 +78,7 @@ class ReceiveCalls:
         )
         popped = await self._groups.receive(source, pop, wait_of(request, left_s, self._limits))
         received = LeasedMessages(source)
+        letters = iter(popped.dead_letters)
         for run in popped.runs:
             partition = source.queues.index(run.queue)
             for index, start in enumerate(record.split(run.data)):
@@ -85,6 +86,9 @@ class ReceiveCalls:
                 message = StoredMessage(run.data, start).delivered(
                     topic, partition, offset, run.deliveries, invisible_ms
                 )
+                letter = next(letters, None)
+                if letter is not None:
+                    StoredMessage.add_dead_letter(message, letter)
                 received.messages.append(message)
                 received.receipts.append(Receipts(run.queue, offset, 1, run.deliveries))
         try:

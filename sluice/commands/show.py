@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXAMPLE: Final = "sluice show --data-dir /var/lib/sluice --at 2025-06-01T11:59:00Z session meter-17"
 PAGE: Final = 1000
+PAGE_BYTES: Final = 1 << 20
 NEVER: Final = 0xFFFF_FFFF
 NOT_FOUND: Final = 1
 QUEUES: Final = {b"t": "topic", b"f": "filter", b"p": "partition", b"d": "dead letters of"}
@@ -33,6 +34,7 @@ def add(subparsers: Subparsers) -> None:
     parser = declare(subparsers, "show", summary, EXAMPLE)
     parser.set_defaults(data_dir=Path("data"), at=None, base=[], more_bases=[], temp=None, json=False)
     _add_options(parser, "base")
+    name_of_group = "the name of the group"
     parts = parser.add_subparsers(title="what to show", metavar="WHAT", required=True)
     for name, about, argument, meaning, example, show in (
         ("session", "a session and its subscriptions", "CLIENT", "the client id", "meter-17", _session),
@@ -40,7 +42,15 @@ def add(subparsers: Subparsers) -> None:
         ("retained", "retained messages", "FILTER", "a topic filter", "'home/#'", _retained),
         ("topics", "the topics that have messages", "PREFIX", "the beginning of the topics", "home/", _topics),
         ("groups", "consumer groups and their place in each queue", None, "", "", _groups),
-        ("offsets", "the committed offsets of a group", "GROUP", "the name of the group", "billing", _offsets),
+        (
+            "dead-letters",
+            "the dead letters of a group, and why they are",
+            "GROUP",
+            name_of_group,
+            "billing",
+            _dead_letters,
+        ),
+        ("offsets", "the committed offsets of a group", "GROUP", name_of_group, "billing", _offsets),
         ("delayed", "delayed messages that are not due yet", None, "", "", _delayed),
         ("transactions", "messages of open transactions", None, "", "", _transactions),
     ):
@@ -182,6 +192,27 @@ async def _groups(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row
         after = page[-1].group
 
 
+async def _dead_letters(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    from record import split  # noqa: PLC0415
+    from store.api import dead_letter_queue  # noqa: PLC0415
+
+    queue = dead_letter_queue(arguments.name.encode())
+    at = (await snapshot.bounds(queue)).begin
+    while (page := await snapshot.fetch(queue, at, PAGE, PAGE_BYTES)).count:
+        letters = snapshot.dead_letters(queue, page.offset, page.count)
+        for index, (start, letter) in enumerate(zip(split(page.data), letters, strict=True)):
+            row = describe(page.data, start) | {"offset": page.offset + index} | asdict(letter)
+            kind, name = _queue_of(letter.queue)
+            row |= {"queue": name, "queue_kind": kind, "queue_offset": letter.offset}
+            row |= {"reason": letter.reason.name.lower(), "error": letter.error.decode(errors="replace")}
+            times = f"first at {format_time(letter.first_ms)}, last at {format_time(letter.last_ms)}"
+            why = f"{row['reason'].replace('_', ' ')} at delivery {letter.deliveries}, {times}"
+            error = f": {printable(row['error'])}" if letter.error else ""
+            where = f"offset {letter.offset} of {kind} {printable(name)}"
+            yield row, f"{human(row)}\n  {why}, {where}{error}"
+        at = page.next_offset
+
+
 async def _delayed(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
     async for row in _held(snapshot.timers):
         topic, publisher = printable(row["topic"]), printable(row["publisher"]) or "-"
@@ -209,10 +240,12 @@ async def _held(fetch: "Callable[[bytes | None, int], Awaitable[HeldPage]]") -> 
 
 def queue_row(queue: "GroupQueueState") -> Row:
     """Describe a queue of a group: its kind, its name and the group's place in it."""
-    name = queue.queue[1:]
-    row: Row = {"kind": QUEUES[queue.queue[:1]]}
-    if queue.queue[:1] == b"p":
-        row["name"] = f"{name[:-3].decode()}/{int.from_bytes(name[-2:], 'big')}"
-    else:
-        row["name"] = name.decode()
+    kind, name = _queue_of(queue.queue)
+    row: Row = {"kind": kind, "name": name}
     return row | {"floor": queue.floor, "next": queue.next, "unfinished": queue.unfinished, "lag": queue.lag}
+
+
+def _queue_of(queue: bytes) -> tuple[str, str]:
+    """The kind and the name of a queue."""
+    kind, name = QUEUES[queue[:1]], queue[1:]
+    return kind, f"{name[:-3].decode()}/{int.from_bytes(name[-2:], 'big')}" if queue[:1] == b"p" else name.decode()

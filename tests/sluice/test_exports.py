@@ -13,7 +13,7 @@ from record.layout import FLAG_DELAYED, Kind
 from sluice.cli import main, parser
 from sluice.console.times import format_size, format_time
 from store import control
-from store.api import Appended
+from store.api import Appended, Failed, PopRequest, Receipts, Start, topic_queue
 from store.config import StoreConfig
 from store.data_folder import Folder
 from store.engine import Engine
@@ -143,6 +143,38 @@ async def _hold(path: Path) -> None:
     engine.append([frame, control.SessionOpened(1, 60, True).frame(b"a\nb")], answer.set_result)
     await answer
     await engine.close()
+
+
+async def _bury(path: Path) -> None:
+    """A store with a message that a group gave up on."""
+    engine = await Engine.open(path, StoreConfig(segment_size=1 << 20))
+    answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    engine.append([record.frame(Kind.MESSAGE, 1, 0, b"home/t", b"lamp", b"", b"on")], answer.set_result)
+    await answer
+    queue = topic_queue(b"home/t")
+    popped = await engine.pop(PopRequest(b"billing", [queue], 1, 1, 60_000, Start.EARLIEST))
+    assert popped.runs
+    failed = Failed(Receipts(queue, 0, 1, 1), None, b"KeyError: \x1b[2J")
+    assert await engine.settle(b"billing", [], failed=[failed], max_deliveries=1) == []
+    await engine.close()
+
+
+def test_show_says_why_messages_are_dead_letters(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    asyncio.run(_bury(tmp_path / "data"))
+    folder = ("--data-dir", tmp_path / "data")
+    (row,) = rows(capsys, "show", *folder, "--json", "dead-letters", "billing")
+    expected = {"topic": "home/t", "payload": "on", "offset": 0, "queue": "home/t", "queue_kind": "topic"}
+    expected |= {"queue_offset": 0, "reason": "failed", "error": "KeyError: \x1b[2J", "deliveries": 1}
+    assert row | expected == row
+    assert row["time_ms"] <= row["first_ms"] == row["last_ms"]  # type: ignore[operator]
+    code, out, _ = run(capsys, "show", *folder, "dead-letters", "billing")
+    first, second = out.splitlines()
+    assert code == 0
+    assert first.endswith("message home/t qos 1 from lamp: 'on'")
+    when = format_time(int(str(row["first_ms"])))
+    times = f"first at {when}, last at {when}"
+    assert second == f"  failed at delivery 1, {times}, offset 0 of topic home/t: KeyError: \\x1b[2J"
+    assert run(capsys, "show", *folder, "dead-letters", "nobody")[0] == 1
 
 
 def test_names_and_times_that_are_no_good_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -194,6 +194,22 @@ async def test_forwarding_to_the_dead_letter_queue(wire: Wire) -> None:
     letters = pb.Resource(name="%DLQ%group")
     (letter,) = await wire.receive(topic=letters)
     assert letter.body == b"a"
+    message_id, queue = letter.system_properties.message_id, first.system_properties.queue_id
+    assert letter.system_properties.dead_letter_queue == pb.DeadLetterQueue(topic="home", message_id=message_id)
+    found = dict(letter.user_properties)
+    leased_ms = found["deadLetterFirstDelivery"]
+    assert int(leased_ms) >= letter.system_properties.store_timestamp.ToMilliseconds()
+    assert {name: value for name, value in found.items() if name[:4] in ("DLQ_", "dead")} == {
+        "DLQ_ORIGIN_TOPIC": "home",
+        "DLQ_ORIGIN_MESSAGE_ID": first.system_properties.message_id,
+        "deadLetterQueueId": str(queue),
+        "deadLetterQueueOffset": str(first.system_properties.queue_offset),
+        "deadLetterReason": "FORWARDED",
+        "deadLetterDeliveryAttempts": "1",
+        "deadLetterFirstDelivery": leased_ms,
+        "deadLetterLastDelivery": leased_ms,
+    }
+    assert not first.system_properties.HasField("dead_letter_queue")
     assert await wire.dead_letter(handle(letter), letters) == pb.ILLEGAL_TOPIC
     other = pb.MessageQueue(topic=pb.Resource(name="%DLQ%other"))
     assert await wire.receive_code(message_queue=other) == pb.ILLEGAL_TOPIC
