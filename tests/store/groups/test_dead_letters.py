@@ -155,7 +155,7 @@ async def test_the_rows_of_dead_letters_go_with_their_generation(tmp_path: Path)
     for number in range(40):
         await bench.append(message(number, size=1_000))
         await bench.engine.dead_letter(b"g", receipts(await bench.pop()), FORWARDED)
-    await bench.engine.enforce_retention()
+    await bench.engine._retention.enforce()
     begin = bench.engine.stats().log_begin
     assert begin > 2 * 4096
     popped = await bench.pop(DEAD)
