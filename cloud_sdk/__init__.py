@@ -12,6 +12,7 @@ from cloud_sdk.client import Client
 from cloud_sdk.consumer_options import SelectionOptions
 from cloud_sdk.consuming.broadcast_consumer import BroadcastConsumer
 from cloud_sdk.consuming.pull_consumer import PullConsumer
+from cloud_sdk.dead_letter import DeadLetter, DeadLetterReason
 from cloud_sdk.errors import (
     Busy,
     ClientClosed,
@@ -35,8 +36,6 @@ from cloud_sdk.groups.simple_consumer import Delivery, SimpleConsumer
 from cloud_sdk.message import (
     Batch,
     Child,
-    DeadLetter,
-    DeadLetterReason,
     Group,
     GroupQueue,
     Message,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from cloud_sdk.message import DeadLetterReason
+from cloud_sdk.dead_letter import DeadLetterReason
 from cloud_sdk.proto import sluice_pb2 as pb
 
 

@@ -53,7 +53,7 @@ STORE_FLOORS = (
 )
 # The packages and modules of cloud_sdk/, likewise.
 SDK_FLOORS = (
-    ("errors", "properties", "proto"),
+    ("dead_letter", "errors", "properties", "proto"),
     ("arrow", "consumer_options", "lifetime", "message", "trace"),
     ("transport",),
     ("consuming", "groups", "producing"),

@@ -14,12 +14,13 @@ from typing import Final
 
 import record
 from cloud_sdk.consumer_options import Start, checked_start
+from cloud_sdk.dead_letter import DeadLetter, DeadLetterReason
 from cloud_sdk.errors import ClientClosed, InvalidArgument, as_invalid_argument, require_positive
 from cloud_sdk.groups.leases import Lease
 from cloud_sdk.groups.member_stream import MemberStream
 from cloud_sdk.lifetime.closing import Closable, create_closing_task, wait_for_close
 from cloud_sdk.lifetime.open_resources import OpenResources
-from cloud_sdk.message import DeadLetter, DeadLetterReason, Message
+from cloud_sdk.message import Message
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import NodeConnection
 
