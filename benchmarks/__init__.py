@@ -1,7 +1,7 @@
-"""The same work on Sluice and its peers, side by side in one run: `make bench`.
+"""Benchmarks of Sluice and its peers under the same loads, side by side in one run: `make bench`.
 
-`works` says what is measured and what is wanted of it, `peers` how each broker is started and `brokers` what it has
-cost, `load/mqttload.c` makes the load, `rounds` runs the works interleaved, `idle` measures what connections cost that
-do nothing, `report` prints. A figure (`figures`) is the median of the rounds. nats-server and RabbitMQ take part where
-Debian's packages `nats-server` and `rabbitmq-server` are installed.
+`works` defines the loads and their targets. `peers` configures and starts each broker, and `brokers` measures what it
+uses. `load/mqttload.c` generates the load, `rounds` runs the loads interleaved, `idle` measures the memory of idle
+connections, and `report` prints the tables. A figure (`figures`) is the median of the rounds. nats-server and RabbitMQ
+are included if Debian's packages `nats-server` and `rabbitmq-server` are installed.
 """

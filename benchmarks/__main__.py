@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def start(names: tuple[str, ...], folder: Path, running: list[Broker]) -> None:
-    """Start the brokers into `running`. Raises `BrokerUnavailable` for one that has to be there."""
+    """Start the brokers into `running`. Raises `BrokerUnavailable` if a required one does not start."""
     for name in names:
         try:
             running.append(peers.start(name, folder / name))
@@ -98,7 +98,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def tell(text: str) -> None:
-    """Progress on one line, where somebody is watching."""
+    """Show progress on one line if stderr is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 

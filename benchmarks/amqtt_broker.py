@@ -1,4 +1,4 @@
-"""amqtt's broker with nothing but two open listeners.
+"""amqtt's broker with two open listeners and no plugins.
 
 `python -m benchmarks.amqtt_broker PORT TLS-PORT CERTIFICATE KEY`
 """

@@ -49,7 +49,7 @@ _FACTORS: Final = (0.7, 1.3)
 
 @dataclass(slots=True, frozen=True)
 class Score:
-    """What a method found of one series, or of several."""
+    """The results of a method on one series, or on several."""
 
     found: int  # windows with an alarm in them
     windows: int
@@ -82,14 +82,14 @@ class Score:
 
 @dataclass(slots=True, frozen=True)
 class Labelled:
-    """A series, and when something was wrong."""
+    """A series and its labelled windows."""
 
     series: Series
     windows: Windows
 
 
 def detector_alarms(series: Series, settings: Settings | None = None) -> Iterator[float]:
-    """When the detector speaks, with the settings that it has by default."""
+    """The alarms of the detector with its default settings."""
     detector = Detector(settings or Settings())
     for time, value in series:
         found = detector.observe(time, value)
@@ -98,7 +98,8 @@ def detector_alarms(series: Series, settings: Settings | None = None) -> Iterato
 
 
 def sigma_alarms(series: Series) -> Iterator[float]:
-    """When a reading is further than three standard deviations from the mean of all before it (Welford)."""
+    """The alarms of the rule: readings further than three standard deviations from the mean of all earlier ones
+    (Welford)."""
     mean = squares = 0.0
     quiet = -math.inf
     for count, (time, value) in enumerate(series):
@@ -141,7 +142,7 @@ def labelled(folder: Path) -> dict[str, Labelled]:
 
 
 def compare(data: dict[str, Labelled]) -> dict[str, dict[str, Score]]:
-    """By series, then by method; the sum of all is the series `all`."""
+    """Scores by series, then by method. The series `all` is the sum of all series."""
     scores = {
         name: {method: score(alarms(each.series), each.windows) for method, alarms in METHODS.items()}
         for name, each in data.items()
@@ -150,7 +151,7 @@ def compare(data: dict[str, Labelled]) -> dict[str, dict[str, Score]]:
 
 
 def costs(data: dict[str, Labelled]) -> dict[str, float]:
-    """By method: microseconds of CPU for a reading."""
+    """Microseconds of CPU per reading, by method."""
     readings = sum(len(each.series) for each in data.values())
     spent = {}
     for method, alarms in METHODS.items():
@@ -177,7 +178,7 @@ def varied(data: dict[str, Labelled]) -> dict[str, dict[str, Score]]:
 
 
 def left_out(scores: dict[str, dict[str, Score]]) -> dict[str, tuple[str, Score]]:
-    """Of each series the variant that is the best for the others, the first of those, and its score there."""
+    """For each series, the first variant that is best for the other series, and its score on this series."""
     chosen = {}
     for name in scores["as it is"]:
         others = {
@@ -190,7 +191,7 @@ def left_out(scores: dict[str, dict[str, Score]]) -> dict[str, tuple[str, Score]
 
 
 def table(scores: dict[str, dict[str, Score]]) -> str:
-    """As Markdown."""
+    """The scores as a Markdown table."""
     lines = [
         "| series | method | windows found | alarms right | recall | precision | F1 | delay |",
         "|---|---|---|---|---|---|---|---|",
@@ -207,7 +208,7 @@ def table(scores: dict[str, dict[str, Score]]) -> str:
 
 
 def varied_table(scores: dict[str, dict[str, Score]], rule: dict[str, Score]) -> str:
-    """F1 by setting, as Markdown; what is less than the rule's is marked."""
+    """F1 by setting as a Markdown table. Values below that of the rule are marked."""
     names = list(scores["as it is"])
     lines = [
         "| setting | windows found | alarms right | F1, all | " + " | ".join(names) + " |",

@@ -1,6 +1,6 @@
-"""The brokers under test, each on free ports of the loopback interface: what they cost, and their end.
+"""Processes of the brokers under test, on free ports of the loopback interface: start, CPU time, memory and end.
 
-`peers` says how each is configured and started.
+`peers` has the configuration of each broker.
 """
 
 import resource
@@ -18,12 +18,12 @@ STOP_TIMEOUT: Final = 15.0
 
 
 class BrokerUnavailable(Exception):
-    """The broker is not installed or does not start; the text says what to do."""
+    """The broker is not installed or does not start. The message says what to do."""
 
 
 @dataclass(slots=True)
 class Launch:
-    """How a broker is started."""
+    """The command that starts a broker."""
 
     command: list[str]
     version: str
@@ -45,9 +45,9 @@ class Broker:
     pids: list[int] = field(default_factory=list)  # the process and those that it started
 
     def cpu_seconds(self) -> float:
-        """CPU time of the processes so far, all threads, user and system.
+        """CPU time of the processes so far: all threads, user and system.
 
-        The processes' CPU clocks: what utime + stime of /proc/PID/stat say, in nanoseconds rather than ticks.
+        It is read from the processes' CPU clocks, which have nanoseconds. /proc/PID/stat has only ticks.
         """
         seconds = 0.0
         for pid in self.pids or [self.process.pid]:
@@ -56,7 +56,7 @@ class Broker:
         return seconds
 
     def memory(self) -> int:
-        """Bytes of memory that the processes hold for themselves (RssAnon: no files, no kernel's)."""
+        """Bytes of anonymous memory of the processes (RssAnon), without mapped files and kernel memory."""
         size = 0
         for pid in self.pids or [self.process.pid]:
             with suppress(OSError):
@@ -66,7 +66,7 @@ class Broker:
         return size
 
     def stop(self) -> None:
-        """End the process: kindly, then firmly."""
+        """End the process: SIGTERM first, SIGKILL if it does not end."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(STOP_TIMEOUT)
@@ -78,7 +78,7 @@ class Broker:
 
 
 def run(name: str, launch: Launch, port: int, folder: Path) -> Broker:
-    """Start what `launch` says and wait until it takes connections at `port`. Raises `BrokerUnavailable`."""
+    """Run `launch` and wait until it accepts connections at `port`. Raises `BrokerUnavailable`."""
     _allow_many_files()
     log = folder / "output.log"
     with log.open("wb") as output:
@@ -100,7 +100,7 @@ def run(name: str, launch: Launch, port: int, folder: Path) -> Broker:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that descend from it."""
+    """The ids of a process and of all its descendants."""
     found = [pid]
     for each in found:
         with suppress(OSError):
@@ -131,6 +131,6 @@ def _wait_until_it_accepts(broker: Broker, log: Path) -> None:
 
 
 def _allow_many_files() -> None:
-    """A thousand connections need more descriptors than the usual soft limit; children inherit it."""
+    """Raise the soft limit of descriptors: a thousand connections need more. Child processes inherit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""The chart in README.md: CPU time of each broker, from the result that `make bench ARGS=--save` keeps in docs/."""
+"""The chart in README.md: CPU time of each broker, from the results that `make bench ARGS=--save` keeps in docs/."""
 
 import json
 import math
@@ -51,7 +51,7 @@ STYLE: Final = """
 
 
 def save(figures: Sequence[Figure], facts: Mapping[str, object]) -> None:
-    """Keep a result in docs/benchmarks.json and draw its chart."""
+    """Save a result as docs/benchmarks.json and draw its chart."""
     rows = [{name: getattr(figure, name) for name in SAVED} for figure in figures]
     lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows)
     RESULT.write_text(f'{{\n "facts": {json.dumps(facts)},\n "figures": [\n  {lines}\n ]\n}}\n', encoding="utf-8")

@@ -1,6 +1,7 @@
-"""Cloud services: the SDK in this process against a node in a process of its own, over the loopback interface.
+"""Benchmarks of cloud services: the SDK in this process, and a node in another one, over the loopback interface.
 
-Rates are the client's, CPU is of all threads of the node and of the client, per message. 256 bytes a message.
+Rates are measured by the client. CPU time is per message, of all threads of the node and of the client. Payloads have
+256 bytes.
 """
 
 import argparse
@@ -29,7 +30,7 @@ MEMBERS: Final = 8  # of the group
 
 @dataclass(slots=True, frozen=True)
 class Work:
-    """What one run does: how many messages of it, and what is wanted."""
+    """One measurement: its name, its number of messages and its targets."""
 
     name: str
     count: int
@@ -40,7 +41,7 @@ class Work:
 
 @dataclass(slots=True)
 class Row:
-    """Medians of the rounds."""
+    """The medians over the rounds of one work."""
 
     name: str
     per_second: float
@@ -51,7 +52,7 @@ class Row:
 
 
 async def produced(client: Client, count: int) -> int:
-    """Batches, four of them on their way at once: each is awaited until it is on disk."""
+    """Send batches, four at a time. Each is awaited until it is on disk."""
     batches = [[OutgoingMessage(f"load/{n % TOPICS}", PAYLOAD) for n in range(BATCH)]] * (count // BATCH)
     left = iter(batches)
 
@@ -64,7 +65,7 @@ async def produced(client: Client, count: int) -> int:
 
 
 async def sent_singly(client: Client, count: int) -> int:
-    """Each message awaited alone, 64 tasks beside each other."""
+    """Send single messages from 64 tasks. Each task awaits its message before it sends the next one."""
 
     async def sender(number: int) -> None:
         for _ in range(count // IN_FLIGHT):
@@ -75,7 +76,7 @@ async def sent_singly(client: Client, count: int) -> int:
 
 
 async def consumed(client: Client, count: int, leased: int) -> int:
-    """A new group, whose members take so many messages at once, and acknowledge them together."""
+    """Consume in a new group. Its members lease `leased` messages at once and acknowledge them together."""
     group = f"bench-{time.time_ns()}"
     got = 0
 
@@ -92,7 +93,7 @@ async def consumed(client: Client, count: int, leased: int) -> int:
 
 
 async def pulled(client: Client, count: int) -> int:
-    """Every partition from its beginning, batch by batch; each message's payload is looked at."""
+    """Pull every partition from its beginning, batch by batch, and look at each payload."""
     got = 0
 
     async def reader(partition: int, offset: int, end: int) -> None:
@@ -108,7 +109,8 @@ async def pulled(client: Client, count: int) -> int:
 
 
 def works_of(endpoint: str, folder: Path) -> list[Work]:
-    """Of the node at the endpoint. The last two are held against what RocketMQ's client can do by itself here."""
+    """The works for the node at the endpoint. Targets of the last two are what RocketMQ's client can do on this
+    machine."""
     sync, many = (rocketmq.sender(endpoint, folder, PAYLOAD, is_async=is_async) for is_async in (False, True))
     return [
         Work("producer, batched and durable", 200 * BATCH, 150_000, 5.0, produced),
@@ -122,7 +124,7 @@ def works_of(endpoint: str, folder: Path) -> list[Work]:
 
 
 async def measured(works: list[Work], node: Broker, endpoint: str, rounds: int, scale: float) -> list[Row]:
-    """Each work in turn, and that `rounds` times: the first leaves messages for those that read."""
+    """Run all works in turn, `rounds` times. Producers come first, so that readers find messages."""
     samples: dict[str, list[tuple[float, float, float]]] = {work.name: [] for work in works}
     async with Client(endpoint) as client:
         await produced(client, max(int(300_000 * scale), BATCH))

@@ -1,4 +1,4 @@
-"""A figure: one work on one broker, the medians of its rounds."""
+"""Figures: the medians over the rounds of one work on one broker."""
 
 import statistics
 from collections.abc import Iterable
@@ -47,7 +47,7 @@ class Figure:
         return asdict(self)
 
     def measured(self, measure: str) -> float | None:
-        """The figure that a `Target` speaks of; None where there is none."""
+        """The measured value that a `Target` limits, or None."""
         if measure == "cpu":
             return self.cpu_us or None
         if measure == "per_second":
@@ -59,7 +59,7 @@ class Figure:
 
 
 def figure(work: str, unit: str, broker: str, samples: list[Sample], targets: tuple[Target, ...] = ()) -> Figure:
-    """The medians of those `samples` that got anything through; zeros when none did."""
+    """The medians of the `samples` that completed any units; zeros if none did."""
     worked = [each for each in samples if each.units]
     costs = [each.broker_cpu / each.units * 1e6 for each in worked] or [0.0]
     return Figure(

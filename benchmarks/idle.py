@@ -1,7 +1,7 @@
-"""What a connection costs that does nothing: memory of the broker's processes, over TCP and over TLS.
+"""The memory that an idle connection costs a broker, over TCP and over TLS.
 
-A broker that has served before has memory to spare, in which connections seem to cost nothing. So each is started
-anew for this, and every round adds its connections to those of the rounds before.
+A broker that has served a load has freed memory, and new connections would seem to cost nothing. So each broker is
+started anew, and the connections of earlier rounds stay open.
 """
 
 import ssl
@@ -41,7 +41,7 @@ IDLE: Final = (
 def run_idle(
     works: Sequence[Idle], names: Sequence[str], folder: Path, rounds: int, report: Callable[[str], None]
 ) -> list[Figure]:
-    """Measure the memory of idle connections at the brokers called so. Raises `BrokerUnavailable`."""
+    """Measure the memory of idle connections at the named brokers. Raises `BrokerUnavailable`."""
     figures = []
     for name in names:
         broker = peers.start(name, folder / f"idle-{name}")
@@ -56,7 +56,7 @@ def run_idle(
 
 
 def measured(work: Idle, broker: Broker, rounds: int) -> list[Sample]:
-    """The growth of the broker, round by round."""
+    """The growth of the broker in each round."""
     if work.tls and not broker.tls_port:
         return [NOTHING]
     samples: list[Sample] = []
@@ -71,7 +71,7 @@ def measured(work: Idle, broker: Broker, rounds: int) -> list[Sample]:
 
 
 def _grow(work: Idle, broker: Broker, held: ExitStack, round_name: str, count: int) -> Sample:
-    """Open connections, and see what the broker grew by. `held` closes them. Raises OSError."""
+    """Open connections and measure how much the broker grew. `held` closes them. Raises OSError."""
     before, cpu, started = broker.memory(), broker.cpu_seconds(), time.monotonic()
     for number in range(count):
         held.enter_context(_connected(broker, work.tls, f"idle-{work.tls:d}-{round_name}-{number}"))
@@ -82,7 +82,7 @@ def _grow(work: Idle, broker: Broker, held: ExitStack, round_name: str, count: i
 
 
 def _connected(broker: Broker, tls: bool, client_id: str) -> socket:
-    """A connection of MQTT 3.1.1 that has its CONNACK. Raises OSError."""
+    """Open an MQTT 3.1.1 connection and wait for CONNACK. Raises OSError."""
     client = create_connection(("127.0.0.1", broker.tls_port if tls else broker.port), TIMEOUT)
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

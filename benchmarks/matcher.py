@@ -1,7 +1,7 @@
-"""`python -m benchmarks.matcher`, which `make bench-matcher` calls: what the subscription trie costs.
+"""The cost of the subscription trie: `python -m benchmarks.matcher`, which `make bench-matcher` calls.
 
-Five shapes of filters in equal parts, as fleets have them: most share their first levels with many others, three in
-five have wildcards. Times are CPU time; memory is what the process grew by, the text of the filters included.
+A fifth of the filters has each of five shapes that fleets use. Most filters share their first levels with many others,
+and three in five have wildcards. Times are CPU time. Memory is the growth of the process, with the text of the filters.
 """
 
 import argparse
@@ -45,13 +45,13 @@ class Figures:
 
 
 class Subscriber:
-    """A value of the trie: what it refers to, and does not count."""
+    """A value in the trie, whose own memory does not count."""
 
     __slots__ = ()
 
 
 def measure(count: int) -> Figures:
-    """Fill a trie with so many filters and use it."""
+    """Fill a trie with this number of filters and measure its operations."""
     subscribers = [Subscriber() for _ in range(count)]
     topics = [_SHAPES[n % len(_SHAPES)][1](n) for n in range(count)]
     random.Random(1).shuffle(topics)

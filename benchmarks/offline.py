@@ -1,8 +1,8 @@
-"""`python -m benchmarks.offline`, which `make bench-offline` calls: sessions that are away, the thing a log is for.
+"""Benchmarks of offline sessions: `python -m benchmarks.offline`, which `make bench-offline` calls.
 
-For each number of sessions, all of one wildcard filter and offline: what they cost to have, what a message to all of
-them costs, and how they get what they missed when they come back. Every message is checked by the load generator:
-none is missing, none comes twice without DUP, each publisher's come in their order.
+All sessions have the same wildcard filter and are offline. For each number of sessions it measures what they cost, what
+a message to all of them costs, and how fast they get their messages when they come back. The load generator checks
+every message: none is missing, none is repeated without DUP, and those of each publisher are in order.
 """
 
 import argparse
@@ -33,13 +33,16 @@ Report = dict[str, Any]  # the load generator's JSON line
 
 
 class LoadFailed(Exception):
-    """The load generator ended without a result; it says why on stderr."""
+    """The load generator ended without a result. Its stderr says why."""
 
 
 @dataclass(slots=True, frozen=True)
 class Scale:
-    """A number of sessions: messages that all of them miss and come back for, so many sessions at once; messages that
-    are published after that; and sessions that come back for those."""
+    """The size of one measurement.
+
+    `sessions` sessions each miss `missed` messages and come back, `at_once` at a time. Then `more` messages are
+    published, and `late` sessions come back for those.
+    """
 
     sessions: int
     missed: int
@@ -129,7 +132,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def measure(name: str, scale: Scale, folder: Path) -> Report:
-    """One broker, started for this, and one number of sessions. Raises `LoadFailed`, `BrokerUnavailable`."""
+    """Measure a newly started broker with one number of sessions. Raises `LoadFailed` and `BrokerUnavailable`."""
     broker = peers.start(name, folder / f"{name}-{scale.sessions}")
     try:
         result = facts([broker], folder) if name == OWN else {}
@@ -153,7 +156,8 @@ def measure(name: str, scale: Scale, folder: Path) -> Report:
 
 
 def measure_storm(folder: Path) -> Report:
-    """Thousands of clients reconnect at once. The PINGREQs of another client show how long the node is busy."""
+    """Measure how thousands of clients reconnect at once. PINGREQs of another client show how long the node is
+    busy."""
     broker = peers.start(OWN, folder / "storm")
     try:
         load(broker, "create", sessions=STORM.sessions)
@@ -167,7 +171,7 @@ def measure_storm(folder: Path) -> Report:
 
 
 def measure_queue(folder: Path, rounds: int) -> Report:
-    """What a message costs with nobody behind, with a session behind that is offline, and with one that is there."""
+    """Measure what a message costs without a subscriber, with one offline session and with one connected client."""
     costs: dict[str, list[Report]] = {"nobody": [], "offline": [], "connected": []}
     for number in range(rounds):
         for who, found in costs.items():
@@ -199,7 +203,7 @@ def measure_queue(folder: Path, rounds: int) -> Report:
 
 
 def start(mode: str, broker: Broker, **options: object) -> subprocess.Popen[str]:
-    """The load generator at its work."""
+    """A running load generator."""
     command = [str(LOADER), mode, "--port", str(broker.port)]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
@@ -207,7 +211,7 @@ def start(mode: str, broker: Broker, **options: object) -> subprocess.Popen[str]
 
 
 def ended(loader: subprocess.Popen[str]) -> Report:
-    """Its result. Raises `LoadFailed`."""
+    """Wait for the result. Raises `LoadFailed`."""
     output, _ = loader.communicate()
     if loader.returncode or not output:
         raise LoadFailed("the load generator gave no result")
@@ -216,7 +220,7 @@ def ended(loader: subprocess.Popen[str]) -> Report:
 
 
 def load(broker: Broker, mode: str, **options: object) -> Report:
-    """Its result, and the broker's CPU seconds beside it. Raises `LoadFailed`."""
+    """Wait for the result, and measure the broker's CPU seconds meanwhile. Raises `LoadFailed`."""
     before = broker.cpu_seconds()
     report = ended(start(mode, broker, **options))
     report["broker_cpu"] = broker.cpu_seconds() - before
@@ -256,7 +260,7 @@ def publish(
 
 
 def drain(broker: Broker, sessions: int, at_once: int, each: int) -> Report:
-    """Have sessions come back for what they missed. Raises `LoadFailed`."""
+    """Have sessions come back for the messages that they missed. Raises `LoadFailed`."""
     memory = broker.memory()
     probe = Probe(broker.port)
     options = {"sessions": sessions, "at_once": at_once, "each": each, "publishers": PUBLISHERS}
@@ -289,7 +293,7 @@ def cost(report: Report, count: int) -> Report:
 
 
 def bytes_written(broker: Broker) -> int:
-    """That the broker has handed to disks so far."""
+    """Bytes that the broker has written to disks so far."""
     size = 0
     for pid in broker.pids:
         with suppress(OSError):
@@ -300,7 +304,7 @@ def bytes_written(broker: Broker) -> int:
 
 
 class Probe:
-    """A client that asks for an answer again and again, and notes how long it takes."""
+    """A client that sends PINGREQs and records how long each answer takes."""
 
     def __init__(self, port: int) -> None:
         self._found: list[float] = []
@@ -334,7 +338,7 @@ class Probe:
 
 
 def show(result: Report) -> None:
-    """A block for people."""
+    """The results as text."""
     print(f"\n{result['work']}, {result['broker']}{'' if result['sound'] else ': NOT SOUND'}")
     for name, figures in result.items():
         if name in ("work", "broker", "sound", "facts"):

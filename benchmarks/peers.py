@@ -1,6 +1,7 @@
-"""How each broker is configured and started, and which of them there are.
+"""The brokers of the benchmarks, and how each is configured and started.
 
-All keep their defaults where they can: no authentication, the loopback interface, files in a folder of their own.
+All keep their defaults as far as possible, without authentication, on the loopback interface, and with files in a
+folder of their own.
 """
 
 import os
@@ -24,8 +25,8 @@ _EPMD: Final = "epmd"  # Erlang's name service, which stays when its node ends
 
 @dataclass(slots=True, frozen=True)
 class Peer:
-    """A broker to measure. `share` is the part of a work's messages that it gets: one that costs 50 times as much needs
-    fewer to be measured."""
+    """A broker to measure. `share`: the part of a load's messages that it gets. A broker that costs 50 times as much
+    needs fewer messages for a measurement."""
 
     name: str
     share: float
@@ -34,7 +35,7 @@ class Peer:
 
 
 def start(name: str, folder: Path) -> Broker:
-    """Start broker `name`, its files under `folder`. Raises `BrokerUnavailable`."""
+    """Start the broker `name` with its files under `folder`. Raises `BrokerUnavailable`."""
     folder.mkdir(parents=True, exist_ok=True)
     left = _TRIES
     while True:
@@ -49,7 +50,7 @@ def start(name: str, folder: Path) -> Broker:
 
 
 def _sluice(folder: Path, port: int) -> Launch:
-    """Its defaults: fsync before each acknowledgement."""
+    """Sluice with its defaults: fsync before each acknowledgement."""
     certificate, key = _certificate(folder)
     tls_port = free_port()
     config = folder / "sluice.toml"
@@ -173,7 +174,7 @@ def _package(name: str) -> str:
 
 
 def _certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate that nobody signed, and its key."""
+    """Create a self-signed certificate and its key."""
     certificate, key = folder / "node.pem", folder / "node.key"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-days", "2", "-subj", "/CN=localhost", "-out", str(certificate), "-keyout", str(key)]

@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def record(work: Work, broker: Broker, seconds: int, folder: Path) -> str:
-    """Load the broker with `work` while it is recorded: `graph.svg` in the folder, and the top list as text."""
+    """Load the broker with `work` and record it. Writes `graph.svg` in the folder, and returns the top list as text."""
     command = [str(LOADER), "--mode", work.mode, "--port", str(broker.port), "--qos", str(work.qos), *work.options]
     command += ["--connections", str(work.connections), "--inflight", str(work.inflight), "--count", str(_ENDLESS)]
     command += ["--warmup", str(_WARM), "--limit", str(4 * seconds + 60), "--stall", str(STALL_LIMIT)]

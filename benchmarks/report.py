@@ -1,4 +1,4 @@
-"""The figures as Markdown tables for people, beside the targets, and as JSON for machines."""
+"""Figures as Markdown tables beside their targets, and as JSON."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ def tables(figures: Sequence[Figure]) -> str:
 
 
 def verdicts(row: dict[str, Figure]) -> str:
-    """The targets of a work, each with a mark if it is met; without a mark if the peer was not measured."""
+    """The targets of a work. Each is marked as met or missed, or has no mark if the peer was not measured."""
     own = row.get(OWN)
     return ", ".join(_verdict(target, row) for target in own.targets) if own is not None and own.targets else _NONE
 
@@ -95,7 +95,7 @@ def aligned(rows: list[list[str]]) -> str:
 
 
 def facts(brokers: Sequence[Broker], disk: Path) -> dict[str, object]:
-    """What a reader needs to judge the figures: machine, versions, and what one flush costs on this disk."""
+    """What the figures depend on: the machine, the versions, and the cost of a flush on this disk."""
     from sluice.kernel import compiled_modules  # noqa: PLC0415
 
     return {
@@ -119,7 +119,7 @@ def processor() -> str:
 
 
 def flush_cost(folder: Path) -> float:
-    """Median seconds of an fdatasync behind 4 KiB written into a file that has its blocks already."""
+    """Median seconds of fdatasync after 4 KiB were written into a file whose blocks are allocated."""
     path = folder / "flush.probe"
     costs = []
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -36,11 +36,11 @@ Told = dict[str, Any]
 
 
 class Incomplete(Exception):
-    """A broker did not send all of it, or something else."""
+    """A broker did not send all retained messages, or sent something else."""
 
 
 class Client:
-    """A connection of MQTT 3.1.1."""
+    """An MQTT 3.1.1 connection."""
 
     def __init__(self, port: int, client_id: bytes, receive_buffer: int = 0) -> None:
         self.socket = socket.socket()
@@ -63,7 +63,7 @@ class Client:
         return data
 
     def subscribe(self, qos: int) -> None:
-        """To everything. Some brokers send values ahead of SUBACK: those are kept for `packets`."""
+        """Subscribe to `#`. Some brokers send retained messages before SUBACK; `packets` returns those too."""
         self.socket.sendall(b"\x82\x06\x00\x01\x00\x01#" + bytes([qos]))
 
     def packets(self, qos: int, at_once: int = _READ) -> Iterator[list[bytes]]:
@@ -94,7 +94,7 @@ def topic(number: int) -> bytes:
 
 
 def keep(port: int, count: int) -> None:
-    """Set the values, with QoS 1 and a thousand in flight."""
+    """Set the retained messages, with QoS 1 and a thousand in flight."""
     client = Client(port, b"keeper")
     for first in range(0, count, _WINDOW):
         packets = []
@@ -108,7 +108,7 @@ def keep(port: int, count: int) -> None:
 
 
 def ask(broker: Broker, count: int, qos: int, is_slow: bool, limit: int) -> Told:
-    """Subscribe to everything and read `limit` values, of `count` that there are. Raises `Incomplete`."""
+    """Subscribe to `#` and read `limit` of `count` retained messages. Raises `Incomplete`."""
     client = Client(broker.port, b"reader", 64 * 1024 if is_slow else 0)
     memory, cpu, began = broker.memory(), broker.cpu_seconds(), time.monotonic()
     probe = Probe(broker.port)
@@ -144,7 +144,7 @@ def ask(broker: Broker, count: int, qos: int, is_slow: bool, limit: int) -> Told
 
 
 def measure(name: str, count: int, folder: Path) -> Told:
-    """One broker, started for this. Raises `BrokerUnavailable`, `Incomplete`."""
+    """Measure a newly started broker. Raises `BrokerUnavailable` and `Incomplete`."""
     broker = peers.start(name, folder / name)
     try:
         memory, cpu, began = broker.memory(), broker.cpu_seconds(), time.monotonic()
@@ -170,7 +170,7 @@ def measure(name: str, count: int, folder: Path) -> Told:
 
 
 def show(figures: Told) -> None:
-    """A block for people."""
+    """The results as text."""
     print(f"\n{figures['broker']}: {figures['bytes_a_value']:.0f} bytes of memory a value")
     for name, each in figures.items():
         if not isinstance(each, dict):

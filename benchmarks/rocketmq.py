@@ -1,6 +1,6 @@
-"""RocketMQ's own Python client against a node: sends that are awaited one by one, and many on their way.
+"""RocketMQ's Python client against a node: sends that are awaited one by one, and many sends in flight.
 
-Its limit here is its own: it makes each message, and its call, in Python.
+The client itself is the limit, because it makes each message and each call in Python.
 """
 
 import asyncio

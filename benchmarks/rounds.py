@@ -1,4 +1,4 @@
-"""Running the works: every broker in turn within each round, so that whatever else the machine does hits all alike."""
+"""Runs the works on every broker in turn within each round, so that other load on the machine affects all alike."""
 
 import json
 import subprocess
@@ -21,7 +21,8 @@ REST_LIMIT: Final = 1.0  # seconds after which it is taken as it is: RabbitMQ ne
 
 
 class LoadFailed(Exception):
-    """The load generator ended without a result: the broker refused or dropped a connection. It says so on stderr."""
+    """The load generator ended without a result, because the broker refused or closed a connection. Its stderr has the
+    reason."""
 
 
 def run_rounds(
@@ -44,9 +45,9 @@ def run_rounds(
 
 
 def measured(work: Work, broker: Broker, scale: float) -> Sample:
-    """One run; a broker that fails it gets a sample without units, and the others go on.
+    """Run a work on a broker. If that fails, the sample has no units and the other brokers go on.
 
-    Raises `BrokerUnavailable` when the broker itself has ended.
+    Raises `BrokerUnavailable` if the broker has ended.
     """
     try:
         return measure(work, broker, scale)
@@ -57,7 +58,7 @@ def measured(work: Work, broker: Broker, scale: float) -> Sample:
 
 
 def measure(work: Work, broker: Broker, scale: float) -> Sample:
-    """One run. Raises `LoadFailed`."""
+    """Run a work on a broker once. Raises `LoadFailed`."""
     share = 1.0 if work.rate else PEERS[broker.name].share
     count = max(MIN_COUNT, int(work.count * scale * share))
     command = [str(LOADER), "--mode", work.mode, "--port", str(broker.port), "--qos", str(work.qos)]
@@ -84,8 +85,8 @@ def measure(work: Work, broker: Broker, scale: float) -> Sample:
 
 
 def settled_cpu(broker: Broker) -> float:
-    """CPU seconds of the broker when it has come to rest: what it still does for messages that it has answered (and
-    for QoS 0, of which it has only read them) is to be counted."""
+    """The broker's CPU seconds when it is idle again. They include what it does for messages after it has answered
+    them, and for messages of QoS 0 after it has read them."""
     cpu = broker.cpu_seconds()
     deadline = time.monotonic() + REST_LIMIT
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What is measured: one entry a row of the table, with what is wanted of it."""
+"""The loads of `make bench`: each is a row of the table, with its targets."""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -10,8 +10,8 @@ Measure = Literal["cpu", "p50_ms", "p99_ms", "per_second", "bytes_each"]
 
 @dataclass(slots=True, frozen=True)
 class Target:
-    """What is wanted of Sluice in a work: at most `limit`, of `per_second` at least; times the peer's figure if `peer`
-    names one."""
+    """A target of Sluice in a work: at most `limit`, or at least for `per_second`. If `peer` names a broker, `limit` is
+    a multiple of that broker's figure."""
 
     measure: Measure
     limit: float
@@ -24,7 +24,7 @@ class Target:
 
 
 def against_mosquitto(ratio: float, *more: Target) -> tuple[Target, ...]:
-    """CPU at most `ratio` of mosquitto's in memory, and a tenth of amqtt's."""
+    """Targets for CPU: at most `ratio` times mosquitto's without files, and a tenth of amqtt's."""
     return (Target("cpu", ratio, "mosquitto"), *more, AGAINST_AMQTT)
 
 
@@ -33,8 +33,8 @@ AGAINST_AMQTT: Final = Target("cpu", 0.1, "amqtt")
 
 @dataclass(slots=True, frozen=True)
 class Work:
-    """One load. `count` is the messages published (connect: connections opened) in the measured part, before a
-    broker's own share."""
+    """One load. `count` is the number of messages published in the measured part (connect: of connections opened),
+    before it is multiplied by a broker's share."""
 
     name: str
     mode: Mode
@@ -48,11 +48,11 @@ class Work:
 
     @property
     def unit(self) -> str:
-        """What CPU time is divided by: a message taken in, or handed to one subscriber, or a connection."""
+        """What CPU time is divided by: a message received, a message delivered to one subscriber, or a connection."""
         return {"ingest": "message", "connect": "connection"}.get(self.mode, "delivery")
 
     def units(self, count: int) -> int:
-        """How many of `unit` there are in `count` published messages."""
+        """The number of units for `count` published messages."""
         return count * self.connections if self.mode == "fanout" else count
 
 

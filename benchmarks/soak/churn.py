@@ -1,4 +1,4 @@
-"""The load of a soak: each kind of name a node keeps something for comes, is used for a while, and goes."""
+"""The load of a soak: topics, sessions, clients and groups are created, used for a while, and given up."""
 
 import asyncio
 import time

@@ -1,5 +1,5 @@
-"""What the store costs, piece by piece, beside plain RocksDB: `make bench-store`.
+"""Benchmarks of the parts of the store, beside plain RocksDB: `make bench-store`.
 
-`works` are the measurements, each run in a process of its own so that its memory is its own; `load` drives a log
-or a whole store with producers; `__main__` runs them and writes a table and JSON.
+`works` has the measurements. Each runs in a process of its own, so that its memory can be measured. `load` drives a log
+or a whole store with producers. `__main__` runs the measurements and writes a table and JSON.
 """

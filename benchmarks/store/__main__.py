@@ -141,7 +141,7 @@ def measure(name: str, base: Path, scale: float, results: dict[str, works.Figure
 
 
 def compare(results: dict[str, works.Figures]) -> None:
-    """Add what a figure is of another work's."""
+    """Add the ratio of a figure to that of another work."""
     for names, figure, other in COMPARED:
         for name in names:
             if name in results and other in results:
@@ -150,7 +150,7 @@ def compare(results: dict[str, works.Figures]) -> None:
 
 
 def table(results: dict[str, works.Figures]) -> str:
-    """A row per figure, with the target where there is one."""
+    """A row for each figure, with its target if it has one."""
     rows = [("work", "figure", "value", "target")]
     for name, figures in results.items():
         for figure, value in figures.items():

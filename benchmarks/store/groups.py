@@ -48,7 +48,7 @@ def pops(batch: int) -> Callable[[Path, float], Figures]:
 
 
 def consumers(batch: int) -> Callable[[Path, float], Figures]:
-    """The same through gRPC: consumers of the SDK in a process of their own. `cpu_us` is the node's."""
+    """Measure groups over gRPC: consumers of the SDK run in a process of their own. `cpu_us` is the node's."""
 
     async def body(folder: Path, scale: float) -> Figures:
         engine = await filled(folder, scale)

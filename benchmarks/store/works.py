@@ -42,7 +42,7 @@ def run(body: Coroutine[Any, Any, Figures]) -> Figures:
 
 
 def rss_mb() -> float:
-    """Resident memory now."""
+    """Resident memory in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 
@@ -102,7 +102,7 @@ async def append(engine: Engine, frames: list[bytes]) -> Appended:
 
 
 def restart(folder: Path, _scale: float) -> Figures:
-    """Opens what another work left: a clean checkpoint."""
+    """Measure the opening of a store that another work left with a clean checkpoint."""
 
     async def body() -> Figures:
         began = time.perf_counter()
@@ -152,7 +152,7 @@ def fetch(folder: Path, scale: float) -> Figures:
 
 
 def recovery(folder: Path, _scale: float) -> Figures:
-    """Seconds per GiB of log, of what another work left."""
+    """Measure the replay of a log that another work left, in seconds per GiB."""
     segments = Segments(folder / "log", CONFIG.segment_size, Disk())
     segments.load()
     for _ in sound_batches(segments, 0):
@@ -302,7 +302,8 @@ def tree(folder: Path, scale: float) -> Figures:
 
 
 def rocksdb(batch: int) -> Callable[[Path, float], Figures]:
-    """The same messages as plain puts with WAL and sync, `batch` at a time; no indexes, no second write."""
+    """Write the same messages to plain RocksDB with WAL and sync, `batch` at a time, without indexes and without a
+    second copy."""
 
     def work(folder: Path, scale: float) -> Figures:
         options = Options(raw_mode=True)

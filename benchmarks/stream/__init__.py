@@ -1,5 +1,5 @@
-"""Spark over a node on the same machine: `make bench-stream`.
+"""Benchmarks of Spark and a node on the same machine: `make bench-stream`.
 
-`works` says what is measured and what is wanted of it, beside Spark reading the same rows from local Parquet; `history`
-the same of what was exported; `lag` is how old records are when they reach a sink; `memory` is what a task holds.
+`works` has the queries and their targets, beside Spark reading the same rows from local Parquet. `history` does this
+for exported history. `lag` measures how old records are when they reach a sink, and `memory` what a task holds.
 """

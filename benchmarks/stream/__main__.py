@@ -65,7 +65,7 @@ def chosen(works: Sequence[Work], part: str) -> list[Work]:
 
 
 def measured(site: Site, works: list[Work], node: Broker, rounds: int) -> list[Row]:
-    """Each work in turn, and that `rounds` times."""
+    """Run all works in turn, `rounds` times."""
     rates: dict[str, list[float]] = {work.name: [] for work in works}
     for number in range(rounds):
         for work in works:
@@ -98,7 +98,7 @@ def table(rows: list[Row]) -> str:
 
 
 def memory(endpoint: str) -> str:
-    """What a task needs by the bytes of a micro-batch, over a backlog of many times these."""
+    """Measure the memory of a task by the bytes of a micro-batch, over a much larger backlog."""
     lines = ["", "| maxBytesPerTrigger | memory of a task | its records | records of all | |"]
     lines.append("| ---: | ---: | ---: | ---: | --- |")
     for size in _TRIGGERS:

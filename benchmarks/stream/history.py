@@ -1,4 +1,4 @@
-"""Exported history beside the same rows as plain Parquet files, and beside the log that they came from."""
+"""Exported history beside the same rows in plain Parquet files, and beside the log from which it was exported."""
 
 from pathlib import Path
 from typing import Final

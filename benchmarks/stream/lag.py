@@ -1,4 +1,4 @@
-"""How old records are when a sink has them: MQTT publishers at a steady rate, a stream with a trigger of a second."""
+"""The age of records when they reach a sink: MQTT publishers at a steady rate, a stream triggered each second."""
 
 import subprocess
 import tempfile

@@ -1,4 +1,4 @@
-"""What one task holds, alone in a process of its own: `python -m benchmarks.stream.memory ENDPOINT PARENT BYTES`."""
+"""The memory of one task in a process of its own: `python -m benchmarks.stream.memory ENDPOINT PARENT BYTES`."""
 
 import sys
 from pathlib import Path
@@ -32,7 +32,7 @@ def main(endpoint: str, parent: str, max_bytes: str) -> None:
 
 
 def _peak() -> int:
-    """The most bytes of memory that this process has held. What `getrusage` says begins at its parent's."""
+    """The peak memory of this process in bytes. `getrusage` starts with that of the parent process."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10

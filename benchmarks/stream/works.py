@@ -36,7 +36,7 @@ class Site:
 
 @dataclass(slots=True, frozen=True)
 class Work:
-    """One row of the table: what runs, and what is wanted of it."""
+    """One row of the table: a query and its target."""
 
     name: str
     body: Callable[[Site], None]
