@@ -31,7 +31,7 @@ WORK ?= ingest
 SITE := build/docs-env
 # The compiled kernel, and what it is built from: a change there builds it again.
 KERNEL := build/.kernel
-HOT := compiled.txt $(wildcard gateway/listen/*.pyx record/*.pyx record/*.pxd store/views/queues/*.pyx $(shell sed '/^\#/d' compiled.txt))
+HOT := compiled.txt $(wildcard gateway/listen/*.pyx record/*.pyx record/*.pxd store/log/*.pyx store/views/queues/*.pyx $(shell sed '/^\#/d' compiled.txt))
 # Programs of others that only tests start: MQTT.js, for Node.js and for a browser.
 NPM := build/npm
 export NODE_PATH := $(CURDIR)/$(NPM)/node_modules

@@ -20,7 +20,12 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).parent.resolve()
 LIBRARY = "matcher._kernel"  # what mypyc makes; it lies in the package that every hot module may import
-CYTHON = ("gateway/listen/_streams.pyx", "record/_frames.pyx", "store/views/queues/_tails.pyx")
+CYTHON = (
+    "gateway/listen/_streams.pyx",
+    "record/_frames.pyx",
+    "store/log/_flush_queue.pyx",
+    "store/views/queues/_tails.pyx",
+)
 # Commands that compile. A build backend also runs this file for metadata alone, which needs no C.
 COMPILING = frozenset({"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"})
 JOBS = len(os.sched_getaffinity(0))

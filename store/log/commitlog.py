@@ -1,7 +1,8 @@
 """The loop's side of the commitlog: gathers appends, paces flushes, and answers the appends in order.
 
 One flush runs at a time. Appends that arrive meanwhile are gathered and go with the next flush (group commit).
-The flush thread (`store.log.writer`) releases the GIL in its system calls.
+The flush thread releases the GIL in its system calls. A small flush is sealed on the loop, and the thread writes it
+without Python where that is compiled (`store.log.flush_queue`).
 
 Pacing: a flush starts as soon as the disk is free. That is right for large batches, and for a single publisher that
 waits for each answer. When flushes carry many small appends (a thousand devices with one message in flight each),
@@ -28,13 +29,15 @@ from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, TRAIL
 from store.api import Appended, Done
 from store.config import StoreConfig
 from store.errors import RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
+from store.log.flush_queue import FlushQueue, native_queue
 from store.log.wait_limit import WaitLimit
-from store.log.writer import SealedBatch, Writer
+from store.log.writer import PreparedWrite, SealedBatch, Writer
 
 logger = logging.getLogger(__name__)
 
 MANY: Final = 16  # appends in the last flush from which flushes are spaced
 LARGE: Final = 128 << 10  # bytes that start a flush at once
+SMALL: Final = 32 << 10  # bytes of a flush from which on the flush thread seals it, beside the loop
 PATIENCE_S: Final = 0.1  # how long an append without a waiting caller starts no flush
 _KIND: Final = 11  # where a frame has its kind
 _FLAGS: Final = 32  # where a frame has the low byte of its flags
@@ -85,13 +88,14 @@ class PendingAppend:
         self.is_late = is_late  # no caller waits for it
 
 
-class Flushed:
-    """The result of a flush. The flush thread hands it to the loop."""
+class Flush:
+    """A flush, and what came of it. The loop gives it to the flush thread, and gets it back."""
 
-    __slots__ = ("appends", "batches", "error", "positions")
+    __slots__ = ("appends", "batches", "error", "positions", "prepared")
 
-    def __init__(self, appends: list[PendingAppend]) -> None:
-        self.appends = appends
+    def __init__(self, appends: list[PendingAppend], prepared: PreparedWrite | None = None) -> None:
+        self.appends = appends  # none: a sync
+        self.prepared = prepared  # None: the flush thread seals
         self.batches: list[SealedBatch] = []
         self.positions: list[int] = []  # of all frames of all appends
         self.error: Exception | None = None
@@ -131,7 +135,12 @@ class CommitLog:
         self._overdue_timer: asyncio.TimerHandle | None = None  # set while flushes are under way
         self._appends: deque[PendingAppend] = deque()
         self._waiting_bytes = 0  # in `_appends`
-        self._jobs: SimpleQueue[list[PendingAppend] | None] = SimpleQueue()  # at most one flush and two syncs
+        self._direct = native_queue(writer.disk)  # writes what the loop has sealed; None: the thread's Python does
+        self._jobs: FlushQueue | SimpleQueue[Flush | None] = SimpleQueue()  # at most one flush and two syncs
+        if self._direct is not None:
+            self._jobs = self._direct
+            loop.add_reader(self._direct.done_fd, self._on_written)
+        self._writing: Flush | None = None  # given to `_direct`
         self._in_flight = False
         self._scheduled = False  # a `_tick` is about to run
         self._timer: asyncio.TimerHandle | None = None  # of a delayed `_tick`
@@ -228,6 +237,8 @@ class CommitLog:
                 timer.cancel()
         self._jobs.put(None)
         await self._loop.run_in_executor(None, self._flusher.join)
+        if self._direct is not None:
+            self._loop.remove_reader(self._direct.done_fd)
 
     def _tick(self) -> None:
         """Start a flush, or delay it to gather more appends."""
@@ -267,9 +278,36 @@ class CommitLog:
         if not waiting:
             self._late_at = 0.0
         self._in_flight = True
-        self._jobs.put(appends)
+        self._hand_over(appends, size)
         if self._overdue_timer is None and self._waits.max_s:
             self._overdue_timer = self._loop.call_at(now + self._waits.max_s, self._check_overdue)
+
+    def _hand_over(self, appends: list[PendingAppend], size: int) -> None:
+        """Give a flush of `size` bytes to the flush thread. Small ones are sealed here: the thread then needs no
+        interpreter to write them, and waits for none."""
+        prepared: PreparedWrite | None = None
+        if size < SMALL:
+            frames = appends[0].frames if len(appends) == 1 else [f for pending in appends for f in pending.frames]
+            prepared = self._writer.prepare(frames, size)
+        flush = Flush(appends, prepared)
+        if prepared is not None and self._direct is not None:
+            self._writing = flush
+            self._direct.write(prepared.fd, prepared.pages, prepared.offset)
+        else:
+            self._jobs.put(flush)
+
+    def _on_written(self) -> None:
+        """The write that `_direct` was given has ended."""
+        flush = self._writing
+        if flush is None or self._direct is None:
+            return
+        try:
+            if not self._direct.ended():
+                return
+        except OSError as error:
+            flush.error = error
+        self._writing = None
+        self._on_flushed(flush)
 
     def _check_overdue(self) -> None:
         """Refuse messages while a flush is under way for too long. Runs rarely, whatever the number of flushes."""
@@ -281,36 +319,40 @@ class CommitLog:
             else:
                 self._overdue_timer = self._loop.call_at(at, self._check_overdue)
 
-    def _on_flushed(self, flushed: Flushed) -> None:
+    def _on_flushed(self, flush: Flush) -> None:
         self._in_flight = False
         self._waits.committed(self._loop.time() - self._last_start, self._flush_size)
-        error = self._error if self.failed else flushed.error
+        error = self._error if self.failed else flush.error
         if isinstance(error, RecordInvalid):
-            self._split(flushed.appends, error)
+            self._split(flush.appends, error)
             return
         if error is None:
-            self._likely = self._eager + _eager(flushed.appends)
+            if flush.prepared is not None:
+                self._writer.complete(flush.prepared)
+                flush.batches.append(flush.prepared.batch)
+                flush.positions = flush.prepared.positions
+            self._likely = self._eager + _eager(flush.appends)
             self._tick()  # the disk works on the next batch while this one is folded
             try:
-                for batch in flushed.batches:
+                for batch in flush.batches:
                     self.end = batch.position + len(batch.data)
                     self._on_batch(batch)
             except Exception as failure:  # noqa: BLE001  the views cannot be trusted after any error
                 error = failure
         if error is not None:
             self.fail(error)
-            flushed.positions = []
-        self._answer_all(flushed, None if error is None else self._error)
+            flush.positions = []
+        self._answer_all(flush, None if error is None else self._error)
         if self._config.policy == "interval" and self._sync_timer is None and self._error is None:
             self._sync_timer = self._loop.call_later(self._config.interval_ms / 1000, self._sync)
         if self._idle is not None:
             self._check_idle()
 
-    def _answer_all(self, flushed: Flushed, error: StoreError | None) -> None:
-        positions = flushed.positions
-        store_time = flushed.batches[-1].store_time if flushed.batches else self._writer.store_time
+    def _answer_all(self, flush: Flush, error: StoreError | None) -> None:
+        positions = flush.positions
+        store_time = flush.batches[-1].store_time if flush.batches else self._writer.store_time
         at = 0
-        for pending in flushed.appends:
+        for pending in flush.appends:
             count = len(pending.frames)
             own = positions if count == len(positions) else positions[at : at + count]
             at += count
@@ -339,18 +381,18 @@ class CommitLog:
             self._waiting_bytes += sum(pending.size for pending in back)
             self._eager += _eager(back)
             self._in_flight = True
-            self._jobs.put(appends)
+            self._jobs.put(Flush(appends))
             return
         self._tick()
         self._check_idle()
 
     def sync(self) -> None:
         """Sync after the running flush, then call `on_sync`. Do not call this again before that."""
-        self._jobs.put([])
+        self._jobs.put(Flush([]))
 
     def _sync(self) -> None:
         self._sync_timer = None
-        self._jobs.put([])
+        self._jobs.put(Flush([]))
 
     def _check_idle(self) -> None:
         if self._idle is not None and not self._in_flight and not self._appends and not self._idle.done():
@@ -360,26 +402,27 @@ class CommitLog:
         """The main function of the flush thread."""
         writer = self._writer
         failure: Exception | None = None  # after a failure, nothing is written or flushed again
-        while (appends := self._jobs.get()) is not None:
-            flushed = Flushed(appends)
+        while (flush := self._jobs.get()) is not None:
             try:
                 if failure is not None:
                     raise failure
-                if appends:
-                    flushed.batches, flushed.positions = writer.write(
-                        [f for pending in appends for f in pending.frames]
+                if flush.prepared is not None:
+                    writer.disk.write_durable(flush.prepared.fd, flush.prepared.pages, flush.prepared.offset)
+                elif flush.appends:
+                    flush.batches, flush.positions = writer.write(
+                        [f for pending in flush.appends for f in pending.frames]
                     )
                 else:
                     writer.sync()
             except RecordInvalid as error:
-                flushed.error = error
+                flush.error = error
             except Exception as error:  # noqa: BLE001  if the thread died, its appends would never be answered
-                failure = flushed.error = error
-            if appends:
-                self._loop.call_soon_threadsafe(self._on_flushed, flushed)
+                failure = flush.error = error
+            if flush.appends:
+                self._loop.call_soon_threadsafe(self._on_flushed, flush)
             else:
-                if flushed.error is not None:
-                    self._loop.call_soon_threadsafe(self.fail, flushed.error)
+                if flush.error is not None:
+                    self._loop.call_soon_threadsafe(self.fail, flush.error)
                 self._loop.call_soon_threadsafe(self._on_sync)
         try:
             if failure is None:

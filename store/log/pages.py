@@ -12,11 +12,12 @@ _ZEROS: Final = bytes(PAGE)
 class Pages:
     """A buffer aligned to pages. Between writes it keeps the written bytes of the last, partial page."""
 
-    __slots__ = ("_buffer", "_kept")
+    __slots__ = ("_buffer", "_end", "_kept")
 
     def __init__(self) -> None:
         self._buffer = memoryview(mmap.mmap(-1, _SIZE))
         self._kept = 0  # bytes of the partial page, at the start of the buffer
+        self._end = 0  # bytes of the buffer that `fill` has filled, without the zeros
 
     def begin(self, kept: bytes) -> None:
         """Start with a partial page that has the bytes `kept`. The next write follows them."""
@@ -29,19 +30,32 @@ class Pages:
 
         Calls `put` with whole pages, which are valid until it returns, and their offset.
         """
-        buffer, kept = self._buffer, self._kept
-        assert kept == offset % PAGE
+        assert self._kept == offset % PAGE
         left = memoryview(data)
-        start = offset - kept
+        start = offset - self._kept
         while left:
-            piece = left[: _SIZE - kept]
+            piece = left[: _SIZE - self._kept]
             left = left[len(piece) :]
-            end = kept + len(piece)
-            buffer[kept:end] = piece
-            kept = end % PAGE
-            whole = end + PAGE - kept if kept else end
-            buffer[end:whole] = _ZEROS[: whole - end]
-            put(buffer[:whole], start)
-            start += end - kept
-            buffer[:kept] = buffer[end - kept : end]
+            put(self.fill(piece), start)
+            start += self.keep()
+
+    def fill(self, data: bytes | memoryview) -> memoryview:
+        """Return whole pages that end with `data` and zeros. They are valid until `keep`, which has to follow.
+
+        There is room for 1 MiB less a page.
+        """
+        buffer, kept = self._buffer, self._kept
+        end = kept + len(data)
+        whole = end + -end % PAGE
+        buffer[kept:end] = data
+        buffer[end:whole] = _ZEROS[: whole - end]
+        self._end = end
+        return buffer[:whole]
+
+    def keep(self) -> int:
+        """Keep the partial page of what `fill` returned. Returns the bytes of full pages before it."""
+        end = self._end
+        kept = end % PAGE
+        self._buffer[:kept] = self._buffer[end - kept : end]
         self._kept = kept
+        return end - kept

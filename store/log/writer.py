@@ -1,4 +1,5 @@
-"""Seals frames and writes them at the end of the log. Runs in the flush thread, which owns this state.
+"""Seals frames and writes them at the end of the log. The state belongs to the flush thread while a flush is under way,
+and to the loop otherwise: the loop prepares and completes small writes.
 
 A record never spans segments. If one does not fit, the rest of the segment stays zero. The first frame of the next
 segment names the true end as its durable position, so a reader can tell this padding from damage.
@@ -36,6 +37,19 @@ class SealedBatch:
         self.store_time = store_time  # ms
 
 
+class PreparedWrite:
+    """A sealed batch and the whole pages that have to be written durably for it."""
+
+    __slots__ = ("batch", "fd", "offset", "pages", "positions")
+
+    def __init__(self, batch: SealedBatch, positions: list[int], fd: int, pages: memoryview, offset: int) -> None:
+        self.batch = batch
+        self.positions = positions  # of each frame in the log
+        self.fd = fd
+        self.pages = pages
+        self.offset = offset  # in the file
+
+
 class Writer:
     """Writes to the log from `position` on. After any error but `RecordInvalid` it must not be used again, because the
     content of the disk is unknown."""
@@ -43,11 +57,11 @@ class Writer:
     __slots__ = (
         "_base",
         "_clock",
-        "_disk",
         "_fd",
         "_pages",
         "_policy",
         "_segments",
+        "disk",
         "durable",
         "epoch",
         "position",
@@ -64,7 +78,7 @@ class Writer:
         clock: Clock = clock_ms,
     ) -> None:
         self._segments = segments
-        self._disk: Disk = segments.disk
+        self.disk: Disk = segments.disk
         self._policy = policy
         self._clock = clock
         self._base = -1
@@ -95,10 +109,35 @@ class Writer:
             self._seal([frame])
         return self._write_across(frames, sizes)
 
+    def prepare(self, frames: list[bytes], size: int) -> PreparedWrite | None:
+        """Seal frames of `size` bytes together for one durable write, which the caller does. `complete` follows it.
+
+        Returns None if they need `write`: for the interval policy, the next segment, and an invalid frame.
+        """
+        segments, base, position = self._segments, self._base, self.position
+        if not frames or self._policy != "fsync" or base < 0 or size > base + segments.size - position:
+            return None
+        self._prepare_next(base, position)
+        self.store_time = max(self.store_time, self._clock())
+        try:
+            data = self._seal(frames)
+        except RecordInvalid:
+            return None
+        batch = SealedBatch(position, data, self.store_time)
+        positions = list(accumulate(map(len, frames[:-1]), initial=position))
+        offset = position - base
+        return PreparedWrite(batch, positions, self._fd, self._pages.fill(data), offset - offset % PAGE)
+
+    def complete(self, write: PreparedWrite) -> None:
+        """The pages of a prepared write are on disk."""
+        self._pages.keep()
+        self.position += len(write.batch.data)
+        self.durable = self.position
+
     def sync(self) -> None:
         """Make all written bytes durable."""
         if self.durable < self.position:
-            self._disk.sync(self._fd)
+            self.disk.sync(self._fd)
             self.durable = self.position
 
     def close(self) -> None:
@@ -119,12 +158,18 @@ class Writer:
             self._fd, self._base = fd, base
             self.position = max(self.position, base)
             kept = (self.position - base) % PAGE
-            self._pages.begin(self._disk.read(fd, kept, self.position - base - kept))
+            self._pages.begin(self.disk.read(fd, kept, self.position - base - kept))
             if self._policy == "fsync":
-                self._disk.write_past_cache(fd)
-        elif self.position - base > segments.size // 2:
-            segments.prepare(base + segments.size)
+                self.disk.write_past_cache(fd)
+        else:
+            self._prepare_next(base, self.position)
         return base + segments.size - self.position
+
+    def _prepare_next(self, base: int, position: int) -> None:
+        """Have the next segment created when half of this one is full."""
+        segments = self._segments
+        if position - base > segments.size // 2:
+            segments.prepare(base + segments.size)
 
     def _write_across(self, frames: list[bytes], sizes: list[int]) -> tuple[list[SealedBatch], list[int]]:
         """Write frames that do not fit into one segment, as one batch per segment."""
@@ -144,9 +189,9 @@ class Writer:
 
     def _put(self, pages: memoryview, offset: int) -> None:
         if self._policy == "fsync":
-            self._disk.write_durable(self._fd, pages, offset)
+            self.disk.write_durable(self._fd, pages, offset)
         else:
-            self._disk.write(self._fd, pages, offset)
+            self.disk.write(self._fd, pages, offset)
 
     def _seal(self, frames: list[bytes]) -> bytes:
         try:

@@ -17,7 +17,7 @@ from typing import Any
 import store.log.commitlog
 import store.log.segments
 import store.retention.retention
-from store.log.commitlog import PendingAppend
+from store.log.commitlog import Flush, PendingAppend
 
 DELAYS = (0.0, 0.0, 0.0005, 0.002)  # seconds until what a thread would do is done
 
@@ -79,12 +79,12 @@ class TurnQueue:
     def __init__(self, loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], None]) -> None:
         self._loop = loop
         self._on_flush = on_flush
-        self._jobs: list[list[PendingAppend] | None] = []
+        self._jobs: list[Flush | None] = []
         self._idle = threading.Semaphore(0)  # the thread waits for its turn
         self._turn = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
 
-    def put(self, job: list[PendingAppend] | None) -> None:
+    def put(self, job: Flush | None) -> None:
         assert self._thread is None or self._thread.is_alive(), "the flush thread has ended"
         self._jobs.append(job)
         if job is None:
@@ -92,7 +92,7 @@ class TurnQueue:
         else:
             self._loop.soon(self._give_turn)
 
-    def get(self) -> list[PendingAppend] | None:
+    def get(self) -> Flush | None:
         self._thread = threading.current_thread()
         self._idle.release()
         self._turn.acquire()
@@ -100,7 +100,7 @@ class TurnQueue:
 
     def _give_turn(self) -> None:
         if self._jobs and self._jobs[0] is not None:
-            self._on_flush(self._jobs[0])
+            self._on_flush(self._jobs[0].appends)
             self._idle.acquire()
             self._turn.release()
             self._idle.acquire()
@@ -139,7 +139,9 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
     """While it lasts, the store's threads and measured times are the loop's, and nothing is logged. `on_flush` is
     called with the appends that go to the disk next."""
     saved = store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.retention.time
+    queues = store.log.commitlog.native_queue
     store.log.commitlog.SimpleQueue = lambda: TurnQueue(loop, on_flush)  # type: ignore[assignment, misc]
+    store.log.commitlog.native_queue = lambda _: None
     store.log.segments.threading = SimpleNamespace(  # type: ignore[assignment]
         Thread=lambda target, args, name: Deferred(loop, target, args, name),
         Event=threading.Event,
@@ -151,5 +153,6 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
     try:
         yield
     finally:
+        store.log.commitlog.native_queue = queues
         store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.retention.time = saved  # type: ignore[misc]
         logging.disable(level)
