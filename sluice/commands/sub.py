@@ -28,7 +28,7 @@ TIMED_OUT: Final = 124  # like timeout(1)
 
 def add(subparsers: Subparsers) -> None:
     parser = declare(subparsers, "sub", "subscribe to topics of any MQTT broker and print the messages", EXAMPLE, run)
-    text = "the topic filter; may be repeated"
+    text = "the topic filter; may be repeated. If all are replays with an end, the command exits behind the last end"
     parser.add_argument("-t", "--topic", type=topic_filter, required=True, action="append", help=text)
     parser.add_argument("-q", "--qos", type=int, choices=(0, 1, 2), default=0, help="the maximum QoS (default: 0)")
     parser.add_argument("--count", type=positive, metavar="N", help="exit after N messages")

@@ -12,6 +12,8 @@ from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
+from gateway.topics.replay_range import is_bounded, split_replay
+from matcher.reserved import REPLAY_END
 from sluice.console.command import Arguments
 from sluice.mqtt import connection
 from sluice.mqtt.connection import BrokerError
@@ -24,12 +26,15 @@ DISCONNECT: Final = b"\xe0\x00"  # normal disconnection, in 3.1.1 and 5.0
 class Subscriber:
     """A connection that passes every message to `show`. Call `run` once, then `close`."""
 
-    __slots__ = ("_arguments", "_client", "_error", "_left", "_properties", "_show", "_subscribed")
+    __slots__ = ("_arguments", "_client", "_error", "_left", "_properties", "_replays", "_show", "_subscribed")
 
     def __init__(self, arguments: Arguments, show: Callable[[MQTTMessage], None]) -> None:
         self._arguments = arguments
         self._show = show
         self._left: int | None = None  # messages still to receive; None: no limit
+        names = {topic.encode() for topic in arguments.topic}
+        has_ends = all(is_bounded(split_replay(name)[0]) for name in names)
+        self._replays = len(names) if has_ends else 0  # whose ends are awaited; 0: other messages may follow
         self._subscribed = False
         self._error: BrokerError | None = None
         self._properties = connection.properties_of(arguments, "subscribe")
@@ -43,7 +48,7 @@ class Subscriber:
     def run(self, count: int | None, timeout: float | None) -> bool:
         """Receive `count` messages (None: no limit) for at most `timeout` seconds.
 
-        Return whether all of them arrived. Raises `BrokerError`.
+        Return whether all of them arrived, or all that replays with an end have. Raises `BrokerError`.
         """
         self._left = count
         started = time.monotonic()
@@ -110,5 +115,9 @@ class Subscriber:
             return  # arrived in the same read as the last message
         if self._left is not None:
             self._left -= 1
+        if self._replays and message.topic == REPLAY_END.decode():
+            self._replays -= 1
+            if not self._replays:
+                self._left = 0
         self._show(message)
         client.ack(message.mid, message.qos)

@@ -1,6 +1,7 @@
 """The examples of `docs/mqtt.md`, with mosquitto's clients against a whole node."""
 
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -34,6 +35,16 @@ def test_later_and_from_the_past(node: Any, version: str) -> None:
     *between, end = take(node, 2, "-V", version, "-t", "$replay/offset:1..now/home/lamp", "-q", "1")
     assert between == found[1:]
     assert end.startswith('$replay/end {"replay":"$replay/offset:1..now/home/lamp","messages":1,')
+
+
+def test_sluice_sub_exits_behind_the_last_end(node: Any) -> None:
+    for topic in ("home/lamp", "home/fan"):
+        publish(node, topic, "on")
+    words = ["-t", "$replay/earliest..now/home/#", "-t", "$replay/earliest..now/nothing"]
+    command = [sys.executable, "-m", "sluice", "sub", "--port", str(node.mqtt_port), *words, "--qos", "1"]
+    done = subprocess.run(command, check=True, timeout=PATIENCE_S, stdout=subprocess.PIPE, text=True)
+    topics = [line.partition(" ")[0] for line in done.stdout.splitlines()]
+    assert topics == ["home/lamp", "home/fan", "$replay/end", "$replay/end"]
 
 
 def test_from_the_past_by_a_property(node: Any) -> None:
