@@ -137,15 +137,18 @@ class Segments:
         """Bytes that the file system has free. For any thread."""
         return self.disk.free_bytes(self.folder)
 
-    def cut_for_room(self, wanted: int, limit: int) -> int:
+    def cut_for_room(self, wanted: int, active: int, limit: int) -> int:
         """Where the log has to begin, at most at `limit`, so that `wanted` bytes are free. For any thread.
+
+        If the segment behind the one at `active` has no file yet, room for that is left as well.
 
         0 if nothing has to be removed, or if that would free nothing. Raises OSError.
         """
         with self._lock:
             bases = [base for base in self.bases if base + self.size <= limit]
         cut = 0
-        lacking = wanted - self.disk.free_bytes(self.folder)
+        is_prepared = (self.folder / segment_name(active + self.size)).exists()
+        lacking = wanted + (0 if is_prepared else self.size) - self.disk.free_bytes(self.folder)
         for base in bases:
             if lacking <= 0:
                 break

@@ -74,9 +74,9 @@ class Expiry:
         """Up to where segments have to go so that the disk has the configured room, and room for the next segment."""
         if not self._free_bytes:
             return 0
-        wanted = self._free_bytes + (0 if self._segments.has(active + self._segments.size) else self._segments.size)
         limit = min(active, self._segments.base_of(max(end - self._keep_bytes, 0)))
-        return await asyncio.get_running_loop().run_in_executor(None, self._segments.cut_for_room, wanted, limit)
+        run = asyncio.get_running_loop().run_in_executor
+        return await run(None, self._segments.cut_for_room, self._free_bytes, active, limit)
 
     async def time_of(self, position: int) -> int:
         """Store time of the record at `position`, or of the next one behind known damage. Raises `LogCorrupt`."""

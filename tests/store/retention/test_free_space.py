@@ -33,11 +33,12 @@ CONFIG = StoreConfig(
 class SmallDisk(Disk):
     """A disk of `DISK` bytes, which others use as well."""
 
-    __slots__ = ("least", "log", "others")
+    __slots__ = ("fails", "least", "log", "others")
 
     def __init__(self, log: Path) -> None:
         self.log = log
         self.others = 0
+        self.fails = False  # behind the creation of a file
         self.least = DISK  # bytes that were ever free
 
     def free_bytes(self, folder: Path) -> int:
@@ -49,6 +50,8 @@ class SmallDisk(Disk):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         is_created = super().create_zeroed(path, size, is_stopped)
         self.least = min(self.least, self.free_bytes(path.parent))
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         return is_created
 
 
@@ -59,9 +62,13 @@ async def open_store(tmp_path: Path, config: StoreConfig = CONFIG) -> tuple[Engi
 
 async def append(engine: Engine, segments: int) -> None:
     for _ in range(2 * segments):
-        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        engine.append([record.frame(Kind.MESSAGE, 0, 0, b"t", b"", b"", bytes(SEGMENT // 2 - 100))], answer.set_result)
-        assert (await answer).error is None
+        await append_one(engine, SEGMENT // 2 - 100)
+
+
+async def append_one(engine: Engine, size: int) -> None:
+    answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    engine.append([record.frame(Kind.MESSAGE, 0, 0, b"t", b"", b"", bytes(size))], answer.set_result)
+    assert (await answer).error is None
 
 
 @pytest.mark.usefixtures("retention_on_request")
@@ -84,6 +91,24 @@ async def test_the_log_does_not_fill_the_disk(tmp_path: Path):
         await append(engine, 1)
         await until(lambda: disk.free_bytes(disk.log) >= WANTED)
     assert not engine.stats().is_disk_low
+    await engine.close()
+
+
+@pytest.mark.usefixtures("retention_on_request")
+async def test_a_next_segment_that_has_a_file_needs_no_more_room(tmp_path: Path):
+    """Also if the node does not use it, because its preparation failed after that."""
+    engine, disk = await open_store(tmp_path)
+    await append(engine, 3)
+    await append_one(engine, 1000)
+    disk.fails = True
+    files = len(list(disk.log.glob("*.log")))
+    for _ in range(40):
+        await append_one(engine, 1000)
+    await until(lambda: len(list(disk.log.glob("*.log"))) > files)
+    disk.others = disk.free_bytes(disk.log) - WANTED
+    await engine._retention.enforce()
+    assert engine.stats().log_begin == 0
+    disk.fails = False
     await engine.close()
 
 

@@ -35,7 +35,7 @@ async def damage_record(history: "History") -> None:
     damaged = _log_bytes(history.path)
     proven = any(record.durable_of(frame, 0) > position for frame in frames[hit + 1 :])
     submitted = len(history.life.submitted)
-    config = replace(history.config, retention_bytes=0, retention_age_s=0, retention_parents={})
+    config = replace(history.config, retention_bytes=0, retention_free_bytes=0, retention_age_s=0, retention_parents={})
     refusal: LogCorrupt | None = None
     try:
         engine = await Engine.open(history.path, config, history.disk, history.now)
