@@ -43,7 +43,8 @@ class LastRecords:
         self._under_way: dict[bytes, asyncio.Future[None]] = {}  # by client id; one connection each
 
     def get(self, client_id: bytes) -> asyncio.Future[None] | None:
-        """A future that is done when those of the client are in the log. None: there are none."""
+        """Return a future that is done when the last records of the client are committed. None: nothing is being
+        appended."""
         return self._under_way.get(client_id)
 
     def all(self) -> Iterable[asyncio.Future[None]]:

@@ -39,20 +39,20 @@ from store.errors import StoreError
 
 
 def _histories(session: Session) -> int:
-    """How many filters the session replays from the log, or is about to."""
+    """The number of the session's filters that are being replayed from the log, or are about to be."""
     coming = sum([name.startswith(REPLAY) for name in session.subscribing.names])
     coming += sum([has_wildcard(read_filter(name)) for name in _bounded_names(session)])
     return coming + sum([subscription.replay_cursor is not None for subscription in session.subscriptions.values()])
 
 
 def _bounded_names(session: Session) -> set[bytes]:
-    """The names of the session's replays with an end, and of those that are about to begin."""
+    """The names of the session's replays that have an end, including those that are about to begin."""
     return {name for name in (*session.subscribing.names, *session.bounded_replays) if is_bounded_replay(name)}
 
 
 def _ended_by(topic_filter: bytes, bounded: set[bytes]) -> list[bytes]:
-    """What an UNSUBSCRIBE of this filter ends: one replay with an end by its whole name, else the subscription and all
-    that `bounded` has of the filter."""
+    """The subscriptions that an UNSUBSCRIBE of this filter ends. A replay with an end is ended by its whole name. Any
+    other filter ends its subscription, and all of its replays in `bounded`."""
     words, inner = split_replay(topic_filter)
     if is_bounded(words):
         return [bounded_replay_name(inner, words)]
@@ -336,7 +336,7 @@ class SubscribeHandler:
             self._end_grants(requests)
 
     def _end_grants(self, requests: list[SubscribeRequest]) -> None:
-        """The shared subscriptions among the requests are made, or have failed."""
+        """Note that the shared subscriptions among the requests are made, or have failed."""
         self._shared.end_grants([w.topic_filter for w in requests if w.is_granted and is_shared(w.topic_filter)])
 
     def _request_retained(self, session: Session, granted: list[StoredSubscription], fresh: list[bool]) -> None:

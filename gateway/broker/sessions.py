@@ -318,8 +318,11 @@ class Sessions:
                 await self._subscriptions.learn_ends(session, [] if cursor is None else [cursor])
 
     async def _still_allowed(self, identity: Identity, state: SessionState | None) -> SessionState | None:
-        """The session without what its client may not subscribe to (any more); nothing is awaited after the last look.
-        Raises ClientRefused when a user is none any more, StoreError."""
+        """Remove from the session what its client may not subscribe to any more. Nothing is awaited after the last
+        check.
+
+        Raises ClientRefused if the user was removed meanwhile, and StoreError.
+        """
         while True:
             frames = []
             if state is not None:
@@ -435,7 +438,7 @@ class Sessions:
         session.release()
 
     def _release_if_unused(self, client_id: bytes) -> None:
-        """Let other gateways have a client that has nothing here any more."""
+        """Let other gateways serve a client that has nothing left on this node."""
         if (
             client_id not in self.open_sessions
             and client_id not in self.client_locks

@@ -56,7 +56,7 @@ def _message(client_id: bytes, topic: bytes, flags: int, properties: bytes, payl
     return frame_to(where, flags | FLAG_WILL, 0, client_id, properties, payload)
 
 
-# Gives a block of code a client for itself; the block hears False if it may do nothing for the client now.
+# Locks a client id while a block runs. The value is False if the block may do nothing for the client now.
 LockClient = Callable[[bytes], AbstractAsyncContextManager[bool]]
 
 

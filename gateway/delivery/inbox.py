@@ -47,7 +47,8 @@ class Inboxes:
                 self._unreached.add(message.position)
 
     def open_missed(self, session: Session, position: int) -> None:
-        """Subscribe a transient session from `position` on: a commit that was missed may have addressed it."""
+        """Subscribe a transient session to its inbox from `position` on, because a missed commit may have a message for
+        it."""
         self._open(session, Addressed(position, session.client_id, inbox_of(session.client_id), None), position)
 
     def is_unreached(self, position: int) -> bool:

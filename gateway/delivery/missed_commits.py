@@ -1,7 +1,8 @@
-"""Commits that a gateway was not told of: all that is known of them is their range in the log.
+"""Commits whose events did not reach a gateway. Only their range in the log is known.
 
-It happens if the store is another process and was restarted, or if more was committed than could be sent. An event is
-a hint, so nothing is lost: cursors ask for the ends of their queues, and sessions without cursors read the log.
+This happens when the store is a process of its own and was restarted, or when it committed more than it could send.
+Events are only hints, so nothing is lost: cursors ask for the ends of their queues, and sessions without cursors read
+the log.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _LearnEnds = Callable[[Session, list[QueueCursor]], Coroutine[object, None, None
 
 
 class MissedCommits:
-    """Makes every session read what it was not told of."""
+    """Makes every session read the commits that this gateway missed."""
 
     def __init__(
         self,

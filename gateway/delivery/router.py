@@ -66,8 +66,10 @@ class Router:
                 self.wants.remove(subscription.topic_filter)
 
     def deliver(self, commit: Commit) -> None:
-        """Offer every message of a commit to the sessions that match, in log order. A message that was held is older
-        than the commit: sessions that match it are told to read it."""
+        """Offer every message of a commit to the sessions that match, in log order.
+
+        A delayed or half message has an older record than the commit. Sessions that match it read it from the log.
+        """
         data = commit.data
         topics = commit.topics
         starts = commit.starts

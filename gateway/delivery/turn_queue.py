@@ -84,7 +84,7 @@ class TurnQueue:
         return not self._line or now >= self._slice_end
 
     async def _wait_for_next_slice(self) -> None:
-        """Let everything else on the loop run. Sockets too: a session whose socket is full is congested then."""
+        """Let everything else on the loop run, sockets included: afterwards it is known which sockets are full."""
         if self._pause is None:
             self._paused_at = monotonic()
             loop = asyncio.get_running_loop()

@@ -115,11 +115,11 @@ class SharedGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members and no messages out, and gets none."""
+        """Whether the group has no members, no messages in flight and no pop under way."""
         return not (self.members or self.leases.in_flight or self._is_working)
 
     def _make_ready(self, member: SharedMember) -> None:
-        """Let a member take turns if it has room."""
+        """Put a member into the ready queue if it has room."""
         if member.room:
             member.is_ready = True
             self._ready[member] = None

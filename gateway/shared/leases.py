@@ -100,7 +100,7 @@ class Leases:
         return leased
 
     def finish(self, offset: int, deliveries: int) -> None:
-        """Have the store hear soon that a message is done."""
+        """Tell the store soon that a message is done."""
         finished = self._finished.get(deliveries)
         if finished is None:
             finished = self._finished[deliveries] = []
@@ -115,7 +115,7 @@ class Leases:
             self._timer = self._loop.call_later(_SETTLE_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Have the store hear now which messages are done or dead letters."""
+        """Tell the store now which messages are done, and which are dead letters."""
         if self._timer is None:
             return
         self._timer.cancel()
