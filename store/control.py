@@ -226,7 +226,8 @@ class GroupOffsetsCommitted(ControlRecord, frozen=True):
 
 class Popped(ControlRecord, frozen=True):
     """Messages are leased to a member of the group, which is the frame's publisher. Older messages of a queue that were
-    never leased are finished; a run of count 0 only moves the group past them."""
+    never leased are finished; a run of count 0 only moves the group past them. A negative count is that of messages
+    that the group is moved past and that are not finished: they wait for an older message of their ordering key."""
 
     kind = Kind.POPPED
     until_ms: int

@@ -140,6 +140,8 @@ class Trace:
             if _contains(runs, offset):
                 state.remember(_actor_key(group, queue))
                 self._add_event(Event.LEASED, data, start, group, queue, offset, event.until_ms)
+            elif _contains([(first, -count) for first, count in runs], offset):  # it waits for its ordering key
+                state.remember(_actor_key(group, queue))
             elif max(first for first, _ in runs) > offset and state.remember(_actor_key(group, queue)):
                 self._add_event(Event.PASSED, data, start, group, queue, offset)
 

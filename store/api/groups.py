@@ -36,8 +36,8 @@ class PopRequest:
     # New messages that it does not match are passed over, and are finished for the group. All members must use the same
     # selection. It is not applied again to messages that come again.
     selection: Selection = EVERYTHING
-    # Lease nothing of a queue while a message of it is leased out or waits to come again; all messages come in the
-    # order of the queue.
+    # Lease nothing of an ordering key while an older message of it is leased out or waits to come again. The key of a
+    # message is its topic.
     ordered: bool = False
     # The gateway that asks. Its leases end with it, and gateways that share a group take turns. b"": the process of the
     # store itself.
@@ -131,7 +131,7 @@ class GroupQueueState:
     queue: bytes
     floor: int  # every message below this offset is finished
     next: int  # no message from this offset on was ever leased out
-    unfinished: int  # messages between the two that are leased out or come again
+    unfinished: int  # messages between the two that are leased out, come again, or wait for their ordering key
     lag: int  # all messages that are not finished
 
 

@@ -76,8 +76,8 @@ class Commit:
         self.moved: list[Moved] = []  # in the order in which they entered their queues
         self.addressed: list[Addressed] = []  # of the messages and of `moved`
         self.dead_letters: list[bytes] = []  # groups whose dead-letter queue grew
-        # Groups with messages that come again at another time than expected, and groups whose offsets were moved;
-        # without shared subscriptions.
+        # Groups with messages that come again at another time than expected, groups whose offsets were moved, and
+        # ordered groups of which something was settled; without shared subscriptions.
         self.again: list[bytes] = []
         self.users: list[bytes] = []  # users that were set or removed
         self.rules: list[bytes] = []  # users whose rules were set; the empty name: the rules for everybody

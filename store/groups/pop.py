@@ -37,7 +37,8 @@ from store.api import (
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, StoreFailed, TooManyGroups
 from store.groups.lease_owners import LeaseOwners
-from store.groups.pop_decision import PopDecision, begin_all, is_begun, turn_of
+from store.groups.ordered_pop import KeyOrders, OrderedPopDecision
+from store.groups.pop_decision import PopDecision, begin_all, turn_of
 from store.groups.queue_decision import QueueDecision, UncommittedQueues, runs_of
 from store.groups.selection import QueueSelector, SelectedMessages
 from store.groups.settle import LeaseSettlement, SettleDecision
@@ -70,6 +71,7 @@ class GroupService:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._uncommitted = UncommittedQueues(views.pops)
+        self._orders = KeyOrders()
         self._locks: dict[bytes, asyncio.Future[None]] = {}  # groups that are being reset or removed
         self.owners = LeaseOwners()
         self.on_back: Callable[[bytes], None] | None = None  # leases of a group's gateways ended before their time
@@ -88,21 +90,26 @@ class GroupService:
         now = self._clock()
         queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
         self._admit(group, [each.queue for each in queues if each.state is None and each.uncommitted is None])
-        decision = PopDecision(self._views, self._config, request, queues, now, selected)
+        if request.ordered:
+            decision: PopDecision = OrderedPopDecision(
+                self._views, self._config, request, queues, now, selected, self._orders
+            )
+        else:
+            decision = PopDecision(self._views, self._config, request, queues, now, selected)
         try:
             decision.decide()
             touched = decision.touched()
             popped = PopResult([], decision.available_at(), decision.is_limited, decision.is_full, decision.reclaimed())
-            frames = decision.frames()
+            answer: _Answer | None = None
+            if touched:
+                # That a group begins in a queue is not forgotten, so it is waited for.
+                is_early = request.early and not any(queue.is_new for queue in touched)
+                answer = None if is_early else self._loop.create_future()
+                offer = self._offer_later if is_early else self._offer
+                self._append(group, decision.frames(), touched, offer, answer)
         except BaseException:
             decision.undo()
             raise
-        answer: _Answer | None = None
-        if touched:
-            # That a group begins in a queue is not forgotten, so it is waited for.
-            is_early = request.early and not any(queue.is_new for queue in touched)
-            answer = None if is_early else self._loop.create_future()
-            self._append(group, frames, touched, self._offer_later if is_early else self._offer, answer)
         leases = decision.leases
         letters = self._letters(leases)
         if owner:
@@ -200,12 +207,12 @@ class GroupService:
         try:
             decision.decide()
             touched = decision.touched()
-            frames = decision.frames()
+            if touched:
+                self._append(group, decision.frames(), touched, self._offer, answer)
         except BaseException:
             decision.undo()
             raise
         if touched:
-            self._append(group, frames, touched, self._offer, answer)
             self._end_ownership(group, decision)
         elif answer is not None:
             answer.set_result(Appended(error=self._error))
@@ -258,14 +265,16 @@ class GroupService:
         decision = SettleDecision(self._uncommitted, group, settlement)
         try:
             decision.decide()
+            stale = {receipts.offset for receipts in decision.stale}
+            rows = [(each.client_id, each.packet_id, each.offset) for each in handed if each.offset not in stale]
+            answer: _Answer = self._loop.create_future()
+            if rows:
+                frame = control.ShareHandedOver(rows).frame(group)
+                self._append(group, [frame], decision.touched(), self._offer, answer)
         except BaseException:
             decision.undo()
             raise
-        stale = {receipts.offset for receipts in decision.stale}
-        rows = [(each.client_id, each.packet_id, each.offset) for each in handed if each.offset not in stale]
         if rows:
-            answer: _Answer = self._loop.create_future()
-            self._append(group, [control.ShareHandedOver(rows).frame(group)], decision.touched(), self._offer, answer)
             self._end_ownership(group, decision)
             _check(await answer)
         return sorted(stale)
@@ -296,8 +305,14 @@ class GroupService:
         queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
         begin_all(self._views, group, queues, request.start, self._clock())
         for each in sorted(queues, key=turn_of):
-            some = 0 if request.ordered and is_begun(each) else wanted
-            selected[each.queue] = await selector.select(each.queue, each.first, some)
+            first, some = each.first, wanted
+            if request.ordered:
+                first = each.next
+                order = None if each.state is None else each.state.order
+                if order is not None and order.selection == request.selection:
+                    first = max(first, order.end)  # behind what other pops have examined
+                    some = max(wanted - len(order.ready), 1)
+            selected[each.queue] = await selector.select(each.queue, first, some)
             wanted -= len(selected[each.queue].offsets)
         await self._unlocked(group)
         return selected
@@ -356,8 +371,8 @@ class GroupService:
         offer: Offer,
         answer: _Answer | None,
     ) -> None:
-        """Append the records of a decision; `answer` gets the outcome. Raises `StoreError` when they are refused:
-        nothing is decided then."""
+        """Append the records of a decision; `answer` gets the outcome. Raises `StoreError` when they are refused: the
+        caller has to undo the decision then."""
 
         def done(appended: Appended) -> None:
             if isinstance(appended.error, StoreFailed):
@@ -368,8 +383,6 @@ class GroupService:
 
         error = offer(frames, done)
         if error is not None:
-            for queue in queues:
-                queue.undo()
             raise error
         self._uncommitted.add(group, queues)
 

@@ -2,7 +2,7 @@
 
 Messages that come again and are due go first, the longest due before others; those that were leased too often become
 dead letters instead. New messages follow, from the queue that waited longest for its turn. Nothing is changed here but
-claims and `QueueLeases.due`, which `undo` restores.
+claims and `QueueLeases.due`, which `undo` restores. `ordered_pop` has the pops of ordered groups.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ from store.views.groups.leases import MAX_DELIVERIES, UNSENT, QueueLeases
 
 _MOST_GONE: Final = 4096  # references to records that left the log, examined in one pop
 _RECENT_MS: Final = 3_600_000  # age of a queue's first message at which a group with `Start.RECENT` begins there
-_PASSED: Final = MOST_EXAMINED // 4  # unwanted messages for which a record is written
+PASSED: Final = MOST_EXAMINED // 4  # unwanted messages for which a record is written
 
 _Runs = dict[bytes, list[tuple[int, int]]]  # by queue: first offset, count
 
@@ -49,7 +49,6 @@ class PopDecision:
         self._bytes = request.max_bytes
         self._max_deliveries = request.max_deliveries or config.max_deliveries
         self._start: Start = request.start
-        self._ordered = request.ordered  # a queue leases nothing while some of it is leased
         self._selected = selected  # wanted messages by queue; None: all are wanted
         self._member = request.member
         self._user = request.user
@@ -65,10 +64,7 @@ class PopDecision:
 
     def decide(self) -> None:
         begin_all(self._views, self._group, self._queues, self._start, self._now)
-        if self._ordered:
-            self._lease_in_order()
-        else:
-            self._lease_due()
+        self._lease_due()
         if self._has_room:
             self._lease_new()
 
@@ -91,8 +87,10 @@ class PopDecision:
                 frames.append(control.DeadLettered(queue.queue, queue.dead).frame(group))
             if queue.gone:
                 gone[queue.queue] = queue.gone
-            if queue.leases or queue.passed:
+            if queue.leases or queue.passed or queue.kept_back:
                 runs = [(lease.offset, lease.count) for lease in queue.leases]
+                if queue.kept_back:
+                    runs = sorted(runs + [(first, first - end) for first, end in queue.kept_back])
                 if queue.passed:
                     runs.append((queue.next, 0))
                 leased[queue.queue] = runs
@@ -119,15 +117,17 @@ class PopDecision:
             times = queue.uncommitted.untils if queue.uncommitted is not None else []
             if queue.leases:
                 times = [*times, self._until]
-            state = queue.state
-            if state is not None and state.unfinished and not (self._ordered and queue.uncommitted is not None):
-                due = state.last_due() if self._ordered else state.next_due()
-                if due is not None:
-                    times = [*times, due]
+            due = self._next_due(queue)
+            if due is not None:
+                times = [*times, due]
             for time in times:
                 if first < 0 or time < first:
                     first = time
         return None if first < 0 else first
+
+    def _next_due(self, queue: QueueDecision) -> int | None:
+        """When the first committed entry of a queue may be leased again (ms)."""
+        return None if queue.state is None or not queue.state.unfinished else queue.state.next_due()
 
     @property
     def is_full(self) -> bool:
@@ -175,23 +175,6 @@ class PopDecision:
                 state.expect(at, low, high)
             raise
 
-    def _lease_in_order(self) -> None:
-        """Lease what is to come again of queues of which nothing is leased: all of it is due, and the first comes
-        first. `QueueLeases.due` is left alone: no other call reads it while a record is under way."""
-        for queue in self._queues:
-            state = queue.state
-            if state is None or not state.unfinished:
-                continue
-            if queue.uncommitted is not None or state.last_due() > self._now:
-                self.is_limited = True
-                continue
-            for first, end, deliveries in state.out_after(-1):
-                behind = self._lease_again(queue, first, end, deliveries) if self._has_room else first
-                if behind > first:
-                    queue.claim(first, behind, self._deliveries_then(queue, deliveries))
-                if behind < end:
-                    break
-
     def _lease_again(self, queue: QueueDecision, first: int, end: int, deliveries: int) -> int:
         """Lease a run of entries that are due. Returns the first offset for which there was no room."""
         if self._is_dead(queue, deliveries):
@@ -223,14 +206,19 @@ class PopDecision:
             return 0
         return 1 if deliveries == UNSENT else min(deliveries + 1, MAX_DELIVERIES)
 
-    def _lease_new(self) -> None:
-        """Lease new messages. The references of all queues are read at once."""
-        leased = 0
+    def _unfinished(self) -> int:
+        """The unfinished messages of the group in all queues of this pop."""
+        count = 0
         for queue in self._queues:
             if queue.state is not None:
-                leased += queue.state.unfinished
+                count += queue.state.unfinished
             if queue.uncommitted is not None:
-                leased += queue.uncommitted.fresh
+                count += queue.uncommitted.entered
+        return count
+
+    def _lease_new(self) -> None:
+        """Lease new messages. The references of all queues are read at once."""
+        leased = self._unfinished()
         queues = sorted(self._queues, key=turn_of) if len(self._queues) > 1 else self._queues
         ends = self._views.ends([queue.queue for queue in queues])
         left = self._records
@@ -241,10 +229,6 @@ class PopDecision:
                 break
             queue, end = queues[i], ends[i]
             if queue.next >= end:
-                continue
-            if self._ordered and is_begun(queue):
-                self.is_limited = True
-                self._is_cut_short |= bool(queue.gone or queue.dead)  # perhaps they were all
                 continue
             first = queue.first if self._is_whole else max(queue.first, self._views.first(queue.queue))
             floor = queue.state.floor if queue.state is not None and queue.state.unfinished else first
@@ -344,7 +328,7 @@ class PopDecision:
 
     def _pass(self, queue: QueueDecision, behind: int, end: int) -> None:
         """The group does not want [behind, end), which lies behind all that is leased of the queue."""
-        if queue.fresh or queue.is_new or end - queue.next >= _PASSED:
+        if queue.fresh or queue.is_new or end - queue.next >= PASSED:
             queue.passed = end - behind
             queue.next = end
         elif queue.state is not None:
@@ -415,17 +399,14 @@ class PopDecision:
             count += 1
         self._records, self._bytes = records, left
         if count:
-            lease = Run(queue.queue, first, count, deliveries, b"")
-            self.refs.append(refs[: count * REFERENCE])
-            queue.until = self._until
-            queue.leases.append(lease)
-            self.leases.append(lease)
+            self._add_run(queue, Run(queue.queue, first, count, deliveries, b""), refs[: count * REFERENCE])
         return count
 
-
-def is_begun(queue: QueueDecision) -> bool:
-    """Whether an ordered group has to wait for other messages of the queue."""
-    return queue.uncommitted is not None or (queue.state is not None and queue.state.unfinished > 0)
+    def _add_run(self, queue: QueueDecision, lease: Run, refs: bytes) -> None:
+        self.refs.append(refs)
+        queue.until = self._until
+        queue.leases.append(lease)
+        self.leases.append(lease)
 
 
 def begin_all(views: Views, group: bytes, queues: Sequence[QueueDecision], start: Start, now: int) -> None:
@@ -458,5 +439,5 @@ def _start_of(views: Views, queue: bytes, start: Start, now: int) -> int:
 
 
 def turn_of(queue: QueueDecision) -> int:
-    """When the queue leased out something new last."""
+    """When the queue leased out something last."""
     return 0 if queue.state is None else queue.state.turn

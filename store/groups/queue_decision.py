@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from store.api import Run
-from store.views.groups.leases import MAX_DELIVERIES, QueueLeases
+from store.views.groups.leases import MAX_DELIVERIES, UNSENT, QueueLeases
 from store.views.groups.pops import Key, Pops
 
 MOST_DEAD: Final = 1024  # dead letters that one pop makes, and one record names
@@ -18,23 +18,24 @@ _CLEAR: Final = -1  # no record under way leases out new messages
 class Claim:
     """What a record under way says of messages: their deliveries."""
 
-    __slots__ = ("deliveries",)
+    __slots__ = ("deliveries", "is_kept_back")
 
-    def __init__(self, deliveries: int) -> None:
+    def __init__(self, deliveries: int, is_kept_back: bool = False) -> None:
         self.deliveries = deliveries  # 0: they are finished
+        self.is_kept_back = is_kept_back  # they are new, and wait for an older message of their ordering key
 
 
 class Uncommitted:
     """What is decided about a group's queue by records that are not committed yet."""
 
-    __slots__ = ("claims", "fresh", "leased", "next", "records", "untils")
+    __slots__ = ("claims", "entered", "leased", "next", "records", "untils")
 
     def __init__(self) -> None:
         self.records = 0  # appends under way
         self.claims: dict[int, Claim] = {}  # by offset: the last such record about a message that was leased before
-        self.fresh = 0  # messages that they lease out for the first time
-        self.leased: list[QueueDecision] = []  # those decisions, in the order of their records
-        self.next = _CLEAR  # the first offset behind those messages
+        self.entered = 0  # messages that are new, and unfinished from them on
+        self.leased: list[QueueDecision] = []  # those that lease out new messages, in the order of their records
+        self.next = _CLEAR  # the first offset behind the new messages
         self.untils: list[int] = []  # ms: the ends of the leases, one for each record
 
     def is_unclaimed(self, first: int, end: int) -> bool:
@@ -69,6 +70,7 @@ class QueueDecision:
         "fresh_runs",
         "gone",
         "is_new",
+        "kept_back",
         "leases",
         "next",
         "passed",
@@ -97,8 +99,9 @@ class QueueDecision:
         self.fresh = 0  # leased messages that nobody had before
         self.fresh_runs: list[tuple[int, int]] = []  # these, as [first, end)
         self.reclaimed = 0  # messages that left the log before they could be leased out
+        self.kept_back: list[tuple[int, int]] = []  # [first, end) in front of `next` that wait for their ordering key
         self.passed = 0  # messages in front of `next`, and behind the leases, that the group does not want
-        self.turn = 0  # when something new was leased out last
+        self.turn = 0  # when something was leased out last
         self.until = 0  # ms: the end of the leases
         self.dead: list[int] = []  # offsets of new dead letters
         self.gone: list[tuple[int, int]] = []  # (first offset, count) of entries whose records left the log
@@ -113,14 +116,26 @@ class QueueDecision:
             for at, first, end in self.expected:
                 self.state.expect(at, first, end)
 
+    @property
+    def entered(self) -> int:
+        """Messages that are new, and unfinished from this call on."""
+        return self.fresh + sum([end - first for first, end in self.kept_back])
+
+    def keep_back(self, first: int, end: int) -> None:
+        """Have this call's record say that the messages [first, end) wait for an older one of their ordering key."""
+        self._claim(first, end, Claim(UNSENT, is_kept_back=True))
+        self.kept_back.append((first, end))
+
     def claim(self, first: int, end: int, deliveries: int) -> None:
         """Have this call's record say that the messages [first, end) have so many deliveries; 0: they are finished."""
+        self._claim(first, end, Claim(deliveries))
+
+    def _claim(self, first: int, end: int, claim: Claim) -> None:
         if self.uncommitted is None:
             self.uncommitted = Uncommitted()
         claims = self.uncommitted.claims
         if not self.uncommitted.is_unclaimed(first, end):
             self.replaced += [(offset, claims[offset]) for offset in range(first, end) if offset in claims]
-        claim = Claim(deliveries)
         for offset in range(first, end):
             claims[offset] = claim
         self.claimed.append((first, end, claim))
@@ -182,11 +197,13 @@ class QueueDecision:
     def _bounds(self) -> tuple[int, int]:
         """The first offset that may be leased, and the one behind the last."""
         runs: list[tuple[int, int]] = []
+        behind = 0  # messages that were kept back may lie behind all of the runs
         if self.uncommitted is not None:
+            behind = self.uncommitted.next
             for decision in self.uncommitted.leased:
                 runs += decision.fresh_runs
         if self.state is not None:
-            runs.append((self.state.floor, self.state.next))
+            runs.append((self.state.floor, max(self.state.next, behind)))
         return min([low for low, _ in runs], default=0), max([high for _, high in runs], default=0)
 
 
@@ -196,7 +213,7 @@ class UncommittedQueues:
     def __init__(self, pops: Pops) -> None:
         self._pops = pops
         self._by_key: dict[Key, Uncommitted] = {}
-        self._turn = 0  # counts the decisions that leased out something new
+        self._turn = 0  # counts the decisions that leased out something
 
     def open(self, group: bytes, queues: Iterable[bytes]) -> list[QueueDecision]:
         """A decision to be made about each of these queues."""
@@ -215,17 +232,17 @@ class UncommittedQueues:
                 uncommitted = decision.uncommitted = Uncommitted()
             self._by_key[group, decision.queue] = uncommitted
             uncommitted.records += 1
-            uncommitted.fresh += decision.fresh
-            if decision.fresh or decision.passed or decision.is_new:
+            uncommitted.entered += decision.entered
+            if decision.fresh or decision.passed or decision.is_new or decision.kept_back:
                 uncommitted.next = decision.next
             if decision.leases:
                 uncommitted.untils.append(decision.until)
-            if decision.fresh:
-                uncommitted.leased.append(decision)
                 self._turn += 1
                 decision.turn = self._turn
                 if decision.state is not None:
                     decision.state.turn = self._turn
+            if decision.fresh:
+                uncommitted.leased.append(decision)
 
     def remove(self, group: bytes, decisions: Sequence[QueueDecision]) -> None:
         """The records of these decisions are committed and folded, or have failed."""
@@ -234,7 +251,7 @@ class UncommittedQueues:
             assert uncommitted is not None
             if decision.claimed:
                 decision.unclaim()
-            uncommitted.fresh -= decision.fresh
+            uncommitted.entered -= decision.entered
             if decision.fresh:
                 uncommitted.leased.remove(decision)
             if decision.leases:

@@ -409,12 +409,14 @@ class Views:
         self.pops.popped(group, queues, event.until_ms, record.store_time_of(commit.data, start))
 
     def _fold_settled(self, commit: Commit, _: int, group: bytes, event: control.Settled) -> None:
-        self.pops.settled(group, event)
-        if event.again:
+        is_ordered = self.pops.settled(group, event)
+        if event.again or is_ordered:
             _add_again(commit, group)
 
     def _fold_dead_lettered(self, commit: Commit, start: int, group: bytes, event: control.DeadLettered) -> None:
         had = self.pops.finished(group, event.queue, event.offsets)
+        if self.pops.is_ordered(group, event.queue):
+            _add_again(commit, group)
         self._dead_letter(commit, record.store_time_of(commit.data, start), group, event, had)
 
     def _fold_group_reset(self, commit: Commit, _: int, group: bytes, event: control.GroupReset) -> None:

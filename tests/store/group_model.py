@@ -28,11 +28,12 @@ class Place:
             self.entries[offset] = (1, until)
             self.times[offset] = (time, time)
         elif offset in self.entries:
+            was_kept_back = self.entries[offset] == (255, 0)
             self.entries[offset] = (
                 1 if self.entries[offset][0] == 255 else min(self.entries[offset][0] + 1, 254),
                 until,
             )
-            self.times[offset] = (self.times[offset][0], time)
+            self.times[offset] = (time if was_kept_back else self.times[offset][0], time)
 
     def again(self, offset: int, at: int) -> None:
         if offset in self.entries:
@@ -79,9 +80,14 @@ class GroupModel:
             queues = self.places.setdefault(group, {})
             place = queues.setdefault(queue, Place(self.committed.get((group, queue), 0)))
             for first, count in runs:
+                for offset in range(max(first, place.next), first - count):  # kept back
+                    place.entries[offset] = (255, 0)
+                    place.times[offset] = (time, time)
+                    place.next = offset + 1
                 for offset in range(first, first + count):
                     place.popped(offset, until, time)
-                place.next = max(place.next, first)
+                if count >= 0:
+                    place.next = max(place.next, first)
 
     def _settled(
         self, queues: dict[bytes, Place], done: dict[bytes, list[list[int]]], again: dict[bytes, list[list[int]]]

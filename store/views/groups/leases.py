@@ -6,7 +6,11 @@ columns, so a change to a run of offsets costs a few slice operations, however l
 the first time in the order of their offsets, so a block keeps only the steps of these times. It has a column of the
 last times once a message of it is leased again.
 
-`due` orders the entries by time for the next pop. It is derived from the entries and is not part of the state.
+An ordered group keeps messages back while an older one of their ordering key is out. They have entries too, with the
+deliveries `UNSENT` and the time 0.
+
+`due` orders the entries by time for the next pop, and `order` by ordering key. Both are derived and not part of the
+state.
 """
 
 from array import array
@@ -17,14 +21,17 @@ from itertools import groupby
 from struct import Struct
 from typing import Final
 
+from store.views.groups.key_order import KeyOrder
+
 BLOCK: Final = 256  # offsets
 MAX_DELIVERIES: Final = 254  # the count stops here
-UNSENT: Final = 255  # instead of a count: the first lease was returned before a client got the message
+UNSENT: Final = 255  # instead of a count: no client ever got the message
 _LAST: Final = BLOCK - 1
 _RUN: Final = Struct(">BBBQQQ")  # first offset in the block, count - 1, deliveries, at, first leased, last leased
 _HEAD: Final = Struct(">QQI")  # floor, next, unfinished
 _NONE: Final = bytes(BLOCK)
 _FIRST: Final = b"\1" * BLOCK
+_KEPT_BACK: Final = bytes((UNSENT,)) * BLOCK
 _ONE_MORE: Final = bytes([0, *range(2, MAX_DELIVERIES + 1), MAX_DELIVERIES, 1])
 _ONE_LESS: Final = bytes([0, UNSENT, *range(1, MAX_DELIVERIES), UNSENT])
 _UNCHANGED: Final = bytes(range(256))
@@ -37,7 +44,7 @@ Entry = tuple[int, int, int]  # deliveries; ms of the first and of the last leas
 class Block:
     """The entries of offsets [256 n, 256 (n + 1)). An offset with 0 deliveries has no entry, whatever its times."""
 
-    __slots__ = ("_first_ms", "_last_ms", "_steps", "at", "count", "deliveries")
+    __slots__ = ("_first_ms", "_last_ms", "_late_ms", "_steps", "at", "count", "deliveries")
 
     def __init__(self) -> None:
         self.deliveries = bytearray(BLOCK)
@@ -46,6 +53,7 @@ class Block:
         self._steps = bytearray()  # ascending: the offsets from each of these on ...
         self._first_ms = array("Q")  # ... were leased for the first time at this time
         self._last_ms: array[int] | None = None  # when each was leased again; 0: never. None: 0 for all
+        self._late_ms: dict[int, int] = {}  # when those were leased for the first time that were kept back before
 
     @classmethod
     def unpack(cls, row: bytes) -> "Block":
@@ -82,14 +90,25 @@ class Block:
             self._last_ms = array("Q", bytes(8 * BLOCK))
         self._last_ms[low:high] = array("Q", (time,)) * (high - low)
 
+    def kept_back(self, low: int, high: int) -> list[int]:
+        """The indexes in [low, high) of messages that are kept back."""
+        if UNSENT not in self.deliveries[low:high]:
+            return []
+        return [i for i in range(low, high) if self.deliveries[i] == UNSENT and not self.at[i]]
+
+    def leased_late(self, indexes: list[int], time: int) -> None:
+        """Messages that were kept back were leased for the first time at `time` (ms)."""
+        for index in indexes:
+            self._late_ms[index] = time
+
     def times_of(self, index: int) -> tuple[int, int]:
-        """When an entry was leased for the first and for the last time, ms."""
-        first_ms = self._first_ms[bisect_right(self._steps, index) - 1]
+        """When an entry was leased for the first and for the last time, ms; if it is kept back, since when."""
+        first_ms = self._late_ms.get(index) or self._first_ms[bisect_right(self._steps, index) - 1]
         return first_ms, first_ms if self._last_ms is None else self._last_ms[index] or first_ms
 
     def _times(self, low: int, high: int) -> Iterator[tuple[int, int, int, int]]:
         """Runs of entries of [low, high) with equal times: (first, end, ms of the first lease, ms of the last)."""
-        if len(self._steps) == 1 and self._last_ms is None:
+        if len(self._steps) == 1 and self._last_ms is None and not self._late_ms:
             yield low, high, self._first_ms[0], self._first_ms[0]
             return
         first = low
@@ -120,6 +139,7 @@ class QueueLeases:
         "group",
         "is_changed",
         "next",
+        "order",
         "queue",
         "seen",
         "turn",
@@ -137,8 +157,9 @@ class QueueLeases:
         self.due: list[tuple[int, int, int]] = []  # heap of (at, first, end); elements may be stale
         self._stale_at = _STALE  # length of `due` at which it is rebuilt
         # Not part of the state, for pops only:
+        self.order: KeyOrder | None = None  # of an ordered group
         self.seen = begin  # the log has no records of the offsets [next, seen)
-        self.turn = 0  # number of the last decision that leased new messages
+        self.turn = 0  # number of the last decision that leased messages
 
     @property
     def floor(self) -> int:
@@ -152,6 +173,9 @@ class QueueLeases:
     def popped(self, runs: list[tuple[int, int]], until: int, time: int) -> None:
         """Apply POPPED, which was stored at `time` (ms)."""
         for first, count in runs:
+            if count < 0:
+                self._keep_back(first, first - count, time)
+                continue
             end = first + count
             known = min(end, self.next)
             if first < known:
@@ -159,7 +183,7 @@ class QueueLeases:
             if end > self.next:
                 begin = max(first, self.next)
                 if begin < end:
-                    self._lease(begin, end, until, time)
+                    self._enter(begin, end, until, _FIRST, time)
                 self.next = end
 
     def settled(self, done: list[tuple[int, int]], again: list[tuple[int, int, int]]) -> None:
@@ -176,10 +200,13 @@ class QueueLeases:
         self.blocks = {}
         self.unfinished = 0
         self.due = []
+        self.order = None
         self.next = self.seen = offset
 
     def finish(self, first: int, end: int) -> None:
         """Remove the entries of [first, end)."""
+        if self.order is not None:
+            self.order.touch(first, end)
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
             if block is None:
@@ -225,9 +252,19 @@ class QueueLeases:
             if at > time
         ]
 
-    def last_due(self) -> int:
-        """The latest time (ms) at which an entry may be leased again; 0 without entries."""
-        return max((at for block in self.blocks.values() for _, _, _, at in block.runs()), default=0)
+    def entry(self, offset: int) -> tuple[int, int]:
+        """(deliveries, at) of a message; the deliveries are 0 if it is finished or was never leased."""
+        block = self.blocks.get(offset // BLOCK)
+        return (0, 0) if block is None else (block.deliveries[offset & _LAST], block.at[offset & _LAST])
+
+    def entries(self, first: int, end: int) -> list[tuple[int, int, bool]]:
+        """The runs of entries in [first, end): first offset, end, and whether they were ever leased."""
+        return [
+            (number * BLOCK + start, number * BLOCK + stop, at > 0)
+            for number, low, high in _pieces(first, end)
+            if number in self.blocks
+            for start, stop, _, at in self.blocks[number].runs(low, high)
+        ]
 
     def next_due(self) -> int | None:
         """The earliest time (ms) at which an entry may be leased again. Removes stale elements from `due`."""
@@ -267,34 +304,48 @@ class QueueLeases:
         self.unfinished = sum(block.count for block in self.blocks.values())
         self._rebuild_due()
 
-    def _lease(self, first: int, end: int, until: int, time: int) -> None:
+    def _keep_back(self, first: int, end: int, time: int) -> None:
+        """Skip messages that wait for their ordering key."""
+        first = max(first, self.next)
+        if first < end:
+            self._enter(first, end, 0, _KEPT_BACK, time)
+            self.next = end
+
+    def _enter(self, first: int, end: int, at: int, deliveries: bytes, time: int) -> None:
+        """Add entries for [first, end). deliveries: a block of them. time: of the record, ms."""
+        if self.order is not None:
+            self.order.touch(first, end)
         self.unfinished += end - first
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
             if block is None:
                 block = self.blocks[number] = Block()
             size = high - low
-            block.deliveries[low:high] = _FIRST[:size]
-            block.at[low:high] = array("Q", (until,)) * size
+            block.deliveries[low:high] = deliveries[:size]
+            block.at[low:high] = array("Q", (at,)) * size
             block.count += size
             block.leased(low, time)
             self.changed.add(number)
-        self.expect(until, first, end)
+        self.expect(at, first, end)
 
     def _update(self, first: int, end: int, at: int, deliveries: bytes, leased_ms: int = 0) -> None:
         """Set the time of the entries of [first, end). deliveries: the translation table for their delivery counts.
         leased_ms: when they were leased again; 0: they are not."""
+        if self.order is not None:
+            self.order.touch(first, end)
         found = False
         for number, low, high in _pieces(first, end):
             block = self.blocks.get(number)
             if block is None:
                 continue
             found = True
+            kept_back = block.kept_back(low, high) if leased_ms else []
             if deliveries is not _UNCHANGED:
                 block.deliveries[low:high] = block.deliveries[low:high].translate(deliveries)
             block.at[low:high] = array("Q", (at,)) * (high - low)
             if leased_ms:
                 block.leased_again(low, high, leased_ms)
+                block.leased_late(kept_back, leased_ms)
             self.changed.add(number)
         if found:
             self.expect(at, first, end)

@@ -90,7 +90,8 @@ class Pops:
             leases.popped(runs, until, time)
         self._end_change(all_leases)
 
-    def settled(self, group: bytes, event: Settled) -> None:
+    def settled(self, group: bytes, event: Settled) -> bool:
+        """Returns whether messages that were kept back may be leased now."""
         all_leases: list[QueueLeases] = []
         for queue in [*event.done, *[queue for queue in event.again if queue not in event.done]]:
             leases = self.find(group, queue)
@@ -100,6 +101,12 @@ class Pops:
         for leases in all_leases:
             leases.settled(event.done.get(leases.queue, _NO_RUNS), event.again.get(leases.queue, _NO_POSTPONED))
         self._end_change(all_leases)
+        return any(leases.order is not None for leases in all_leases)
+
+    def is_ordered(self, group: bytes, queue: bytes) -> bool:
+        """Whether messages of the queue may have been kept back, which may be leased after a settlement."""
+        leases = self.find(group, queue)
+        return leases is not None and leases.order is not None
 
     def finished(self, group: bytes, queue: bytes, offsets: Sequence[int]) -> list[tuple[int, Entry]]:
         """Finish offsets. Returns those that were unfinished, in the same order, with their entries."""

@@ -76,6 +76,7 @@ class Model:
         self.letters: defaultdict[bytes, list[DeadLetter]] = defaultdict(list)  # by dead-letter queue and offset
         self.dead_letters: list[tuple[int, bytes]] = []  # (cause, group), each time a dead-letter queue grew
         self.again: list[tuple[int, bytes]] = []  # (cause, group), each time its members have to look again
+        self.settled: list[tuple[int, bytes]] = []  # (cause, group): members of ordered groups may have to, too
         self.came: list[tuple[int, int]] = []  # (handle, ms) of messages that were held, and entered their queues
         self.time = 0  # ms, of the last record
         self.log_end = 0
@@ -92,9 +93,8 @@ class Model:
                 self.came.append((record.position_of(held, 0), time))
                 self._enter(held, position, time)
         elif kind in POPS:
-            is_moved = kind in (Kind.GROUP_RESET, Kind.GROUP_REMOVED)
-            if not is_shared(subject) and (is_moved or (kind == Kind.SETTLED and control.Settled.parse(payload).again)):
-                self.again.append((position, subject))
+            if not is_shared(subject):
+                self._note_again(Kind(kind), position, subject, payload)
             for letter in self.groups.fold(Kind(kind), subject, payload, time):
                 self._dead_letter(subject, letter, position, time)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
@@ -129,6 +129,13 @@ class Model:
         entries = self.queues.get(queue, [])
         answered = (n for n, entry in enumerate(entries) if entry.position >= begin and entry.time >= floor)
         return next(answered, len(entries))
+
+    def _note_again(self, kind: Kind, position: int, group: bytes, payload: bytes) -> None:
+        is_moved = kind in {Kind.GROUP_RESET, Kind.GROUP_REMOVED}
+        if is_moved or (kind == Kind.SETTLED and control.Settled.parse(payload).again):
+            self.again.append((position, group))
+        if kind in {Kind.SETTLED, Kind.DEAD_LETTERED}:
+            self.settled.append((position, group))
 
     def _message(self, frame: bytes, position: int, time: int) -> None:
         _, flags, packet_id, _, publisher, _, _ = record.decode(frame, 0)

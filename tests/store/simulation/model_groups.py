@@ -85,6 +85,11 @@ class Groups:
             if not count and first > place.next:
                 place.passed.update(range(place.next, first))
                 place.next = first
+            for offset in range(max(first, place.next), first - count):  # kept back
+                place.passed.update(range(place.next, offset))
+                place.entries[offset] = UNSENT, 0
+                place.times[offset] = time, time
+                place.next = offset + 1
             for offset in range(first, first + count):
                 if offset >= place.next:
                     place.passed.update(range(place.next, offset))
@@ -92,9 +97,10 @@ class Groups:
                     place.entries[offset] = 1, until_ms
                     place.times[offset] = time, time
                 elif offset in place.entries:
-                    deliveries = place.entries[offset][0]
+                    deliveries, at = place.entries[offset]
+                    was_kept_back = deliveries == UNSENT and not at
                     place.entries[offset] = 1 if deliveries == UNSENT else min(deliveries + 1, MOST), until_ms
-                    place.times[offset] = place.times[offset][0], time
+                    place.times[offset] = time if was_kept_back else place.times[offset][0], time
 
     def _settled(self, group: bytes, queue: bytes, done: list[list[int]], again: list[list[int]]) -> None:
         place = self.places.get((group, queue))

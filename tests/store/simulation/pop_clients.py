@@ -50,6 +50,7 @@ class PopClients:
         self._config = config
         self._counts = counts
         self._clock = clock
+        self._ordered = {group: rng.choice((0, 1, 0.5)) for group in GROUPS}  # share of its pops
         self._out: dict[Key, Out] = {}  # messages that came and were not settled
         self._settling: dict[Key, Out] = {}  # the same of those that are being settled, or perhaps are
         self._finished: dict[Key, int] = {}  # acknowledged, and up to where the log has that
@@ -98,7 +99,10 @@ class PopClients:
             async with asyncio.timeout(rng.choice((0.001, 10, 10, 10))):
                 until = self._clock.now() + invisible
                 start = rng.choice(list(Start))
-                popped = await engine.pop(PopRequest(group, queues, limit, size, invisible, start, most, early=early))
+                ordered = rng.random() < self._ordered[group]
+                popped = await engine.pop(
+                    PopRequest(group, queues, limit, size, invisible, start, most, ordered=ordered, early=early)
+                )
         except (StoreError, TimeoutError):
             self._unsure(group)
             return

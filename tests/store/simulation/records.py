@@ -153,7 +153,9 @@ class Records:
             case 6:
                 return self._copy()
             case 7 | 8:
-                return control.Popped(at, {name: self._runs() for name in (queue, rng.choice(QUEUES))}).frame(group)
+                leased = {name: self._runs() for name in (queue, rng.choice(QUEUES))}
+                leased[queue] = [(first, rng.choice((count, -count))) for first, count in leased[queue]]
+                return control.Popped(at, leased).frame(group)
             case 9:
                 again = [(first, count, rng.choice((at, at, -at))) for first, count in self._runs()]
                 done = {name: self._runs() for name in (queue, rng.choice(QUEUES))}

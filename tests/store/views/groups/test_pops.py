@@ -31,7 +31,12 @@ runs = st.lists(st.tuples(offsets, st.just(0) | counts), min_size=1, max_size=4)
 by_queue = partial(st.dictionaries, queues, max_size=3)
 changes = st.one_of(
     st.builds(made(control.Popped), groups, times, by_queue(values=runs)),
-    st.builds(made(control.Popped), groups, times, by_queue(values=runs)),
+    st.builds(
+        made(control.Popped),
+        groups,
+        times,
+        by_queue(values=st.lists(st.tuples(offsets, counts | counts.map(lambda count: -count)), max_size=4)),
+    ),
     st.builds(
         made(control.Settled),
         groups,

@@ -1,0 +1,359 @@
+"""Groups that are leased the messages of each ordering key in order, through the engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import record
+from record.layout import Kind
+from store.api import Failed, PopRequest, PopResult, Receipts, Start, partition_queue
+from store.errors import StoreBusy
+from store.groups.ordered_pop import KeyOrders
+from store.groups.pop_decision import PASSED
+from store.views.groups.key_order import KeyOrder
+from store.views.groups.leases import QueueLeases
+from tests.store.popping import CONFIG, DEAD, Bench, payloads, receipts
+from tests.waiting import until
+
+P0 = partition_queue(b"a", 0)
+ORDERED = replace(CONFIG, partitions=1, segment_size=1 << 20)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = await Bench(tmp_path / "data", ORDERED).open()
+    yield bench
+    assert bench.is_idle
+    await bench.engine.close()
+
+
+def of(key: str, number: int) -> bytes:
+    """A message whose ordering key is its topic."""
+    return record.frame(Kind.MESSAGE, 0, 0, b"a/" + key.encode(), b"c", b"", b"%s%d" % (key.encode(), number))
+
+
+async def publish(bench: Bench, text: str) -> None:
+    """Append messages such as `x1 x2 y1`."""
+    await bench.append(*(of(word[0], int(word[1:])) for word in text.split()))
+
+
+def words(popped: PopResult) -> str:
+    return b" ".join(payloads(popped.runs)).decode()
+
+
+async def pop(bench: Bench, records: int = 100, **options: object) -> str:
+    return words(await bench.pop(P0, records=records, ordered=True, **options))  # type: ignore[arg-type]
+
+
+async def finish(bench: Bench, *offsets: int, deliveries: int = 1) -> None:
+    assert await bench.engine.settle(b"g", [Receipts(P0, offset, 1, deliveries) for offset in offsets]) == []
+
+
+async def test_a_failing_message_holds_up_its_own_key_only(bench: Bench):
+    await publish(bench, "x0 y1 x2 z3 x4 y5")
+    assert await pop(bench, records=2) == "x0 y1"
+    assert await pop(bench, records=2) == "z3"  # x2, x4 and y5 wait for x0 and y1
+    await finish(bench, 1)
+    assert await bench.engine.settle(b"g", [], failed=[Failed(Receipts(P0, 0, 1, 1), 5_000)]) == []
+    assert await pop(bench) == "y5"
+    await publish(bench, "x6 z7 w8")
+    await finish(bench, 3)
+    assert await pop(bench) == "z7 w8"
+    popped = await bench.pop(P0, ordered=True)
+    assert popped == PopResult([], bench.now + 5_000, is_limited=True)
+    bench.now += 5_000
+    assert await pop(bench) == "x0 x2 x4 x6"
+
+
+async def test_messages_that_are_kept_back_are_not_delivered_and_survive_a_restart(bench: Bench):
+    await publish(bench, "x0 x1 y2 x3")
+    assert await pop(bench, records=1) == "x0"
+    assert await pop(bench) == "y2"
+    assert (await bench.lag())[P0] == (0, 3, 3, 4)
+    await bench.reopen()
+    assert await pop(bench) == ""
+    await finish(bench, 0)
+    popped = await bench.pop(P0, ordered=True)
+    assert words(popped) == "x1 x3"
+    assert receipts(popped) == [Receipts(P0, 1, 1, 1), Receipts(P0, 3, 1, 1)]
+    assert (await bench.lag())[P0] == (1, 4, 3, 3)
+
+
+async def test_a_key_goes_on_behind_a_dead_letter(bench: Bench):
+    await publish(bench, "x0 x1 y2")
+    for deliveries in (1, 2, 3):
+        popped = await bench.pop(P0, records=1, ordered=True)
+        assert receipts(popped) == [Receipts(P0, 0, 1, deliveries)]
+        bench.now += 10_000
+    assert await pop(bench) == "x1 y2"
+    assert await bench.take(DEAD) == [b"x0"]
+
+
+async def test_an_early_lease_of_a_message_that_was_kept_back_can_be_settled(bench: Bench):
+    await publish(bench, "x0 y1 x2 x3 y4")
+    popped = [await bench.pop(P0, records=1, ordered=True)]
+    popped.append(await bench.pop(P0, records=1, ordered=True, early=True))
+    assert words(popped[1]) == "y1"
+    await finish(bench, 0)
+    popped.append(await bench.pop(P0, records=1, ordered=True, early=True))
+    popped.append(await bench.pop(P0, ordered=True, early=True))
+    assert [words(each) for each in popped] == ["x0", "y1", "x2", ""]
+    stale = [await bench.engine.settle(b"g", receipts(each)) for each in popped[1:3]]
+    assert stale == [[], []]
+    assert await pop(bench) == "x3 y4"
+
+
+async def test_a_message_far_behind_those_of_a_key_that_waits_is_leased(bench: Bench):
+    count = 3 * PASSED
+    await bench.append(*(of("x", number) for number in range(count)), of("y", 1))
+    assert await pop(bench, records=1) == "x0"
+    found = ""
+    for _ in range(9):
+        popped = await bench.pop(P0, records=1, ordered=True)
+        found = words(popped)
+        if found or popped.available_at != bench.now:
+            break
+    assert found == "y1"
+    assert (await bench.lag())[P0] == (0, count + 1, count + 1, count + 1)
+    state = bench.engine._views.pops.find(b"g", P0)
+    assert state is not None and state.order is not None
+    await pop(bench)
+    assert not state.order.ready  # a pop does not examine what waits once more
+    await finish(bench, 0)
+    assert await pop(bench, records=3) == "x1 x2 x3"
+
+
+async def test_a_group_keeps_back_no_more_than_it_may_have_unfinished(tmp_path: Path):
+    bench = await Bench(tmp_path, replace(ORDERED, max_group_leases=4)).open()
+    await publish(bench, "x0 x1 x2 x3 x4 x5 y6")
+    assert await pop(bench, records=1) == "x0"
+    popped = await bench.pop(P0, ordered=True)
+    assert popped == PopResult([], bench.now + 10_000, is_limited=True)
+    await bench.engine.close()
+
+
+async def test_a_refused_pop_changes_nothing(bench: Bench):
+    await publish(bench, "x0 y1 x2")
+    assert await pop(bench, records=1) == "x0"
+    groups = bench.engine._groups
+    offer = groups._offer
+    groups._offer = lambda frames, done: StoreBusy("full")
+    with pytest.raises(StoreBusy):
+        await pop(bench)
+    groups._offer = offer
+    assert await pop(bench) == "y1"
+    await finish(bench, 0)
+    groups._offer = lambda frames, done: StoreBusy("full")
+    with pytest.raises(StoreBusy):
+        await pop(bench)
+    groups._offer = offer
+    assert await pop(bench) == "x2"
+
+
+async def test_members_that_are_not_ordered_may_join_and_leave(bench: Bench):
+    await publish(bench, "x0 x1 y2 x3 y4")
+    assert await pop(bench, records=1) == "x0"
+    assert await pop(bench, records=1) == "y2"
+    assert sorted(words(await bench.pop(P0, records=2)).split()) == ["x1", "x3"]
+    assert await pop(bench) == ""
+    await finish(bench, 2)
+    assert await pop(bench) == "y4"
+    await publish(bench, "x5")
+    await finish(bench, 0, 1)
+    assert await pop(bench) == ""
+    await finish(bench, 3)
+    assert await pop(bench) == "x5"
+
+
+async def test_a_settlement_tells_members_elsewhere_that_a_key_goes_on(bench: Bench):
+    again: list[list[bytes]] = []
+    bench.engine.on_commit(lambda commit: again.append(commit.again))
+    await publish(bench, "x0 x1")
+    assert await pop(bench, records=1) == "x0"
+    assert await pop(bench) == ""
+    again.clear()
+    await finish(bench, 0)
+    assert again == [[b"g"]]
+
+
+@pytest.mark.usefixtures("retention_on_request")
+async def test_what_has_left_the_log_holds_up_nothing(tmp_path: Path):
+    config = replace(ORDERED, segment_size=4096, generation_segments=1, retention_bytes=4096, retention_check_s=1e6)
+    bench = await Bench(tmp_path, config).open()
+    long = record.frame(Kind.MESSAGE, 0, 0, b"a/w", b"c", b"", bytes(1500))
+    await publish(bench, "x0 x1 y2 x3")
+    assert await pop(bench, records=1) == "x0"
+    assert await pop(bench, records=1) == "y2"
+    await bench.append(*[long] * 9, of("x", 13))
+    await bench.engine._retention.enforce()
+    begin = (await bench.engine.bounds(P0)).begin
+    assert 3 < begin < 13
+    bench.now += 10_000
+    popped = await bench.pop(P0, ordered=True)
+    assert popped.runs[-1].offset + popped.runs[-1].count == 14
+    assert sum(run.count for run in popped.runs) == 14 - begin
+    assert popped.reclaimed == begin
+    assert (await bench.lag())[P0] == (begin, 14, 14 - begin, 14 - begin)
+    await bench.engine.close()
+
+
+def test_only_so_many_orders_are_remembered():
+    orders = KeyOrders(limit=200)
+    some = [QueueLeases(b"g", b"p%d" % number, 0) for number in range(4)]
+    for leases in some:
+        orders.use(leases, KeyOrder(0, None))
+    assert [leases.order is not None for leases in some] == [False, True, True, True]
+    orders.use(some[1], some[1].order or KeyOrder(0, None))
+    order = KeyOrder(0, None)
+    order.extend(bytes(24 * 30))
+    orders.use(some[0], order)
+    assert [leases.order is not None for leases in some] == [True, True, False, False]
+
+
+KEYS = "vwxyz"
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.text(KEYS, min_size=1, max_size=8)),
+        st.tuples(st.just("pop"), st.sampled_from([1, 1, 2, 3, 100])),
+        st.tuples(st.just("finish"), st.integers(0, 99)),
+        st.tuples(st.just("fail"), st.integers(0, 99)),
+        st.tuples(st.just("unseen"), st.integers(0, 99)),
+        st.tuples(st.just("extend"), st.integers(0, 99)),
+        st.tuples(st.just("later"), st.sampled_from([0, 2_000, 11_000])),
+        st.tuples(st.sampled_from(["reopen", "forget", "both"]), st.just(0)),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+class OrderedModel:
+    """What an ordered group is to be leased: all unfinished messages of each key of which nothing is out."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []  # of each message, by offset
+        self.until: dict[int, int] = {}  # unfinished messages that were leased, and when they may come again
+        self.deliveries: dict[int, int] = {}
+        self.finished: set[int] = set()
+
+    def free(self, now: int) -> dict[str, list[int]]:
+        """The messages that a pop may lease, by key."""
+        out = {self.keys[offset] for offset, until in self.until.items() if until > now}
+        free: dict[str, list[int]] = {}
+        for offset, key in enumerate(self.keys):
+            if offset not in self.finished and key not in out:
+                free.setdefault(key, []).append(offset)
+        return free
+
+    def lease(self, popped: PopResult, records: int, now: int, until: int) -> None:
+        """Check what a pop leased."""
+        free = self.free(now)
+        got: dict[str, list[int]] = {}
+        for run in popped.runs:
+            for offset in range(run.offset, run.offset + run.count):
+                got.setdefault(self.keys[offset], []).append(offset)
+                self.deliveries[offset] = self.deliveries.get(offset, 0) + 1
+                assert self.deliveries[offset] == run.deliveries
+                self.until[offset] = until
+        for key, offsets in got.items():
+            assert offsets == free[key][: len(offsets)], "the order of a key is broken"
+        available = sum(len(offsets) for offsets in free.values())
+        assert sum(len(offsets) for offsets in got.values()) == min(records, available), "a key is held up"
+
+
+class OrderedRun:
+    """An ordered group beside its model."""
+
+    def __init__(self, bench: Bench, early: bool) -> None:
+        self.bench = bench
+        self.model = OrderedModel()
+        self.early = early
+
+    async def act(self, step: str, argument: int | str) -> None:
+        bench, model = self.bench, self.model
+        if isinstance(argument, str):
+            await bench.append(*(of(key, len(model.keys) + at) for at, key in enumerate(argument)))
+            model.keys += argument
+        elif step == "pop":
+            await self.lease(argument)
+        elif step == "later":
+            await self.pass_time(argument)
+        elif step == "reopen":
+            await bench.reopen()
+        elif step == "forget":
+            await self.settle("extend", 0)  # what is under way is committed
+            state = bench.engine._views.pops.find(b"g", P0)
+            if state is not None:
+                state.order = None
+        elif step == "both":
+            if len(self.out()) > 1:
+                await asyncio.gather(self.settle("finish", 0), self.settle("extend", 1))
+        else:
+            await self.settle(step, argument)
+
+    async def pass_time(self, time_ms: int) -> None:
+        await until(lambda: self.bench.is_idle)  # a lease is not over before it is committed
+        self.bench.now += time_ms
+
+    async def lease(self, records: int) -> None:
+        request = PopRequest(b"g", [P0], records, 1 << 20, 10_000, Start.EARLIEST, ordered=True, early=self.early)
+        popped = await self.bench.engine.pop(request)
+        self.model.lease(popped, records, self.bench.now, self.bench.now + 10_000)
+
+    async def finish_all(self) -> None:
+        model = self.model
+        got = [Receipts(P0, offset, 1, model.deliveries[offset]) for offset in self.out()]
+        assert await self.bench.engine.settle(b"g", got) == []
+        model.finished.update(model.until)
+        model.until.clear()
+
+    def out(self) -> list[int]:
+        return sorted(offset for offset, until_ms in self.model.until.items() if until_ms > self.bench.now)
+
+    async def settle(self, step: str, number: int) -> None:
+        """Settle one of the messages that are out."""
+        model, now, out = self.model, self.bench.now, self.out()
+        if not out:
+            return
+        offset = out[number % len(out)]
+        receipt = Receipts(P0, offset, 1, model.deliveries[offset])
+        engine = self.bench.engine
+        if step == "finish":
+            stale = await engine.settle(b"g", [receipt])
+            model.finished.add(offset)
+            del model.until[offset]
+        elif step == "fail":
+            stale = await engine.settle(b"g", [], failed=[Failed(receipt, 1_000)])
+            model.until[offset] = now + 1_000
+        elif step == "unseen":
+            stale = await engine.settle(b"g", [], [], unsent=[(receipt, 0)])
+            model.until[offset] = now
+            model.deliveries[offset] -= 1
+        else:
+            stale = await engine.settle(b"g", [], [(receipt, 15_000)])
+            model.until[offset] = now + 15_000
+        assert stale == []
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS, st.booleans())
+async def test_no_order_is_broken_and_no_other_key_held_up(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int | str]], early: bool
+):
+    bench = await Bench(tmp_path_factory.mktemp("ordered"), replace(ORDERED, max_deliveries=250)).open()
+    run = OrderedRun(bench, early)
+    try:
+        for step, argument in steps:
+            await run.act(step, argument)
+        for _ in range(len(run.model.keys) + 1):
+            await run.pass_time(20_000)
+            await run.lease(1000)
+            await run.finish_all()
+        assert run.model.finished == set(range(len(run.model.keys)))
+    finally:
+        await bench.engine.close()
