@@ -1,4 +1,4 @@
-"""Conditions in the words of SQL-92, as RocketMQ consumers write them.
+"""Parses conditions in the SQL-92 syntax of RocketMQ consumers. The grammar:
 
 condition  = conjunction { OR conjunction }
 conjunction = negation { AND negation }
@@ -53,8 +53,10 @@ _PARTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 
 
 def parse_sql(text: str) -> tuple[SelectorNode, frozenset[str]]:
-    """A condition as the node that tests it, with the names of the properties that it asks for. Raises
-    `SelectorError`."""
+    """Parse a condition. Returns the node that tests it, and the names of the properties that it uses.
+
+    Raises `SelectorError`.
+    """
     if len(text) > MAX_SQL:
         raise SelectorError(f"a condition has at most {MAX_SQL} characters, not {len(text)}", MAX_SQL + 1, text)
     parser = _Parser(text)
@@ -62,7 +64,7 @@ def parse_sql(text: str) -> tuple[SelectorNode, frozenset[str]]:
 
 
 class _Value:
-    """A name, or a literal."""
+    """An operand: a name or a literal."""
 
     __slots__ = ("flag", "kind", "number", "text", "word")
 
@@ -75,7 +77,7 @@ class _Value:
 
 
 class _Parser:
-    """Reads one condition."""
+    """Parses the words of one condition."""
 
     __slots__ = ("_at", "_depth", "_text", "_words", "names")
 
@@ -191,7 +193,7 @@ class _Parser:
             raise SelectorError(str(error), at.column, self._text) from error
 
     def _compared(self, left: _Value, relation: int, right: _Value, at: Word) -> SelectorNode:
-        """A comparison; `at` is what to point at where it makes no sense."""
+        """Return the node of a comparison. An error points at the word `at`."""
         if left.kind is not Token.NAME and right.kind is Token.NAME:
             return self._compared(right, MIRRORED[relation], left, at)
         if right.kind is Token.KEYWORD and relation not in {EQUAL, UNEQUAL}:
@@ -242,7 +244,7 @@ class _Parser:
         return word.text
 
     def _takes(self, text: str) -> bool:
-        """Step over a keyword or a mark, if that is what comes next."""
+        """Skip the given keyword or mark if it is the next word. Returns whether it was."""
         word = self._word
         if word.text != text or word.token not in {Token.KEYWORD, Token.MARK}:
             return False

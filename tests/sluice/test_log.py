@@ -68,7 +68,7 @@ def test_dump_by_range_topic_and_kind(data: Path, capsys: pytest.CaptureFixture[
     assert main(["log", "dump", "--data-dir", str(data), "--kind", "letter"]) == 2
 
 
-def test_dump_tells_of_held_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_dump_shows_held_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     writer = Segments(tmp_path / "log", 4096, Disk())
     folder = Folder(tmp_path, Disk())
     folder.begin_epoch(folder.read_or_create_meta(StoreConfig(segment_size=4096)), 0)

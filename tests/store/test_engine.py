@@ -75,7 +75,7 @@ async def test_the_size_of_the_views_does_not_depend_on_files_that_come_and_go(t
     await engine.close()
 
 
-async def test_listeners_hear_of_a_commit_before_the_append_is_answered(tmp_path: Path):
+async def test_listeners_get_a_commit_before_the_append_is_answered(tmp_path: Path):
     engine = await Engine.open(tmp_path, SMALL)
     order: list[str] = []
     engine.on_commit(lambda commit: order.append("heard"))

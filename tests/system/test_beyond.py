@@ -37,7 +37,7 @@ def test_later_and_from_the_past(node: Any, version: str) -> None:
     assert end.startswith('$replay/end {"replay":"$replay/offset:1..now/home/lamp","messages":1,')
 
 
-def test_sluice_sub_exits_behind_the_last_end(node: Any) -> None:
+def test_sluice_sub_exits_after_the_last_message_of_a_replay(node: Any) -> None:
     for topic in ("home/lamp", "home/fan"):
         publish(node, topic, "on")
     words = ["-t", "$replay/earliest..now/home/#", "-t", "$replay/earliest..now/nothing"]

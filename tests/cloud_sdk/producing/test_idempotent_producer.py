@@ -124,7 +124,7 @@ async def test_empty_work_and_invalid_names(client: Client) -> None:
             client.idempotent_producer(name, number)
 
 
-async def test_the_blocking_face(node: Node) -> None:
+async def test_the_blocking_client_sends_once(node: Node) -> None:
     def work() -> None:
         with BlockingClient(node.endpoint) as client:
             for _ in range(2):

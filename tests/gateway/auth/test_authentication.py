@@ -403,7 +403,7 @@ async def test_slow_reauthentication_disconnects(make_node: MakeNode) -> None:
 
 
 @pytest.mark.parametrize("packet", [auth(0x18, SCRAM, b"x"), auth(0x19, b"OTHER", b"x"), auth(0x19, None)])
-async def test_auth_out_of_turn(node: Node, packet: bytes) -> None:
+async def test_an_unexpected_auth_packet_is_refused(node: Node, packet: bytes) -> None:
     client, _, _ = await scram(node.ports.mqtt, b"alice", b"wonderland")
     client.send(packet)
     assert (await client.expect(DISCONNECT)).reason == 0x82

@@ -454,7 +454,7 @@ async def test_an_order_for_an_older_claim_does_not_end_a_newer_one(
         assert world.shop.registry.owner(b"s") == b"a"
 
 
-async def test_a_gateway_that_was_not_heard_is_asked_to_come_back() -> None:
+async def test_a_gateway_unknown_to_a_new_store_is_asked_to_join_again() -> None:
     """It attends at the next store without having noticed that this is another one."""
     async with World([b"a"], random.Random(1)) as world:
         await world.shop.close()

@@ -246,7 +246,7 @@ async def test_figures_are_those_of_all_gateways(several: Several) -> None:
         await each.drop()
 
 
-async def test_gateways_of_before_are_waited_for_when_the_store_is_opened_anew(tmp_path: Path) -> None:
+async def test_an_opened_store_waits_for_its_earlier_gateways(tmp_path: Path) -> None:
     """Their sessions stay open, and nobody else gets a client of theirs, until they are back or their time is over."""
     several = await Several(tmp_path / "data").open()
     await several.join("a", "b")

@@ -110,7 +110,9 @@ async def test_the_receive_maximum_is_free_again_with_each_acknowledgement(make_
 
 
 @pytest.mark.parametrize(("version", "reason"), [(4, 3), (5, 0x97)])
-async def test_connections_beyond_the_maximum_hear_so(make_node: MakeNode, version: int, reason: int) -> None:
+async def test_connections_beyond_the_maximum_are_refused_with_a_reason(
+    make_node: MakeNode, version: int, reason: int
+) -> None:
     node = await make_node(mqtt__max_connections=2)
     first = await RawClient.connect(node.ports.mqtt, b"1")
     second = await RawClient.connect(node.ports.mqtt, b"2")

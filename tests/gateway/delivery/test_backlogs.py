@@ -274,7 +274,7 @@ async def test_a_session_that_finished_its_replay_is_not_behind(node: Node, expi
 
 @pytest.mark.mqtt5("3.10.4-2")
 @pytest.mark.parametrize("expiry", [0, EVER])
-async def test_a_read_that_was_under_way_is_nothing_to_a_subscription_made_anew(
+async def test_a_read_under_way_does_not_reach_a_new_subscription_of_the_same_filter(
     node: Node, monkeypatch: pytest.MonkeyPatch, expiry: int
 ) -> None:
     """UNSUBSCRIBE and SUBSCRIBE while the past of a topic is read: it does not come any more."""

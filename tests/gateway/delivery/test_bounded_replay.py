@@ -200,7 +200,7 @@ async def test_unsubscribing_ends_a_read_that_is_under_way(
     assert (messages, end["replay"]) == ([], "$replay/-60..now/other")
 
 
-async def test_what_retention_took_is_told(make_node: MakeNode) -> None:
+async def test_a_replay_with_an_end_reports_what_retention_removed(make_node: MakeNode) -> None:
     settings = {"store__segment_size": 80 << 10, "mqtt__max_packet_size": 8000, "store__retention_bytes": 1}
     node = await make_node(**settings)
     await publish(node, b"a/b", *[bytes(4000)] * 60)
@@ -316,7 +316,7 @@ async def test_replayed_messages_say_where_they_were_stored(
         assert (await client.take(1))[0].properties == own
 
 
-async def test_only_who_asks_is_told(node: Node) -> None:
+async def test_only_sessions_that_ask_get_the_position_of_a_message(node: Node) -> None:
     """Two sessions share what is read; one of them has asked."""
     await publish(node, b"a/b", *numbers(0, 5))
     for name, asks in ((b"c", True), (b"d", False), (b"e", True)):

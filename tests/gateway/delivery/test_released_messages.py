@@ -137,7 +137,7 @@ async def test_many_sessions_that_are_behind_look_once(make_node: MakeNode) -> N
     assert fetches == 1
 
 
-async def test_a_pull_that_waits_hears_of_what_entered(make_node: MakeNode) -> None:
+async def test_a_waiting_pull_returns_released_messages(make_node: MakeNode) -> None:
     node = await make_node(store__partitions=1)
     (handle,) = await append(node, delayed(b"d"))
     async with Client(f"127.0.0.1:{node.ports.grpc}") as client:

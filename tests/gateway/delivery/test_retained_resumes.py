@@ -139,7 +139,7 @@ async def test_retained_messages_of_qos_2_come_once_over_random_interruptions(ma
 
 
 @pytest.mark.mqtt5("3.1.2-5")
-async def test_a_store_that_was_busy_hears_of_the_rest_at_the_end(
+async def test_a_busy_store_gets_the_remaining_records_later(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await make_node()

@@ -69,7 +69,7 @@ def read(header: ProxyHeader, data: bytes, sizes: list[int]) -> int:
 
 
 @given(headers(), st.binary(max_size=50), st.lists(st.integers(1, 30), max_size=40))
-def test_a_header_in_any_pieces_and_nothing_behind_it(
+def test_a_header_is_read_in_any_pieces_and_nothing_after_it(
     given_header: tuple[bytes, str], behind: bytes, sizes: list[int]
 ) -> None:
     data, client = given_header

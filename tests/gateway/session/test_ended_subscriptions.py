@@ -184,7 +184,9 @@ async def test_a_subscription_that_has_qos_0_in_between_begins_again(make_node: 
 
 @pytest.mark.mqtt5("3.10.4-3", "4.3.3-3")
 @pytest.mark.parametrize("way", ["UNSUBSCRIBE", "QoS 0"])
-async def test_a_busy_store_hears_of_its_end_when_the_connection_ends(make_node: MakeNode, way: str) -> None:
+async def test_the_end_of_a_subscription_reaches_a_busy_store_with_the_connections_end(
+    make_node: MakeNode, way: str
+) -> None:
     """Until then the log has the subscription as it was."""
     node = await make_node()
     device, publisher = await start(node)

@@ -268,7 +268,7 @@ async def test_no_more_wait_than_may(make_node: MakeNode, version: int) -> None:
     assert engine.stats().held == 2
 
 
-async def test_services_hear_that_no_more_may_wait(make_node: MakeNode) -> None:
+async def test_services_get_an_error_when_too_many_messages_are_held(make_node: MakeNode) -> None:
     node = await make_node(store__max_held=1)
     async with Client(f"127.0.0.1:{node.ports.grpc}") as client:
         await client.send("t", b"x", deliver_after=600.0)

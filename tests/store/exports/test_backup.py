@@ -362,7 +362,7 @@ async def test_a_failed_store_is_not_staged(tmp_path: Path):
     await engine.close()
 
 
-async def test_views_that_are_gone_are_folded_anew_unless_retention_took_the_log(store: Filled, tmp_path: Path):
+async def test_missing_views_are_folded_from_the_log_unless_retention_removed_it(store: Filled, tmp_path: Path):
     frames = await store.frames()
     await store.engine.close()
     shutil.copytree(store.path, tmp_path / "copy")
