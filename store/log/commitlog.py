@@ -288,7 +288,10 @@ class CommitLog:
         prepared: PreparedWrite | None = None
         if size < SMALL:
             frames = appends[0].frames if len(appends) == 1 else [f for pending in appends for f in pending.frames]
-            prepared = self._writer.prepare(frames, size)
+            try:
+                prepared = self._writer.prepare(frames, size)
+            except Exception:  # noqa: BLE001  the thread meets it again, and its appends are answered
+                prepared = None
         flush = Flush(appends, prepared)
         if prepared is not None and self._direct is not None:
             self._writing = flush

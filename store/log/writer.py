@@ -112,21 +112,18 @@ class Writer:
     def prepare(self, frames: list[bytes], size: int) -> PreparedWrite | None:
         """Seal frames of `size` bytes together for one durable write, which the caller does. `complete` follows it.
 
-        Returns None if they need `write`: for the interval policy, the next segment, and an invalid frame.
+        Returns None if they need `write`: under the interval policy, and for the next segment. Raises what `write` does,
+        and has changed nothing then.
         """
         segments, base, position = self._segments, self._base, self.position
         if not frames or self._policy != "fsync" or base < 0 or size > base + segments.size - position:
             return None
         self._prepare_next(base, position)
         self.store_time = max(self.store_time, self._clock())
-        try:
-            data = self._seal(frames)
-        except RecordInvalid:
-            return None
-        batch = SealedBatch(position, data, self.store_time)
+        batch = SealedBatch(position, self._seal(frames), self.store_time)
         positions = list(accumulate(map(len, frames[:-1]), initial=position))
         offset = position - base
-        return PreparedWrite(batch, positions, self._fd, self._pages.fill(data), offset - offset % PAGE)
+        return PreparedWrite(batch, positions, self._fd, self._pages.fill(batch.data), offset - offset % PAGE)
 
     def complete(self, write: PreparedWrite) -> None:
         """The pages of a prepared write are on disk."""

@@ -14,7 +14,7 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError, StoreFailed
 from store.log.disk import Disk
-from store.log.segments import segment_name
+from store.log.segments import Segments, segment_name
 from tests.waiting import until
 
 SMALL = StoreConfig(segment_size=1 << 16)
@@ -72,6 +72,17 @@ async def test_after_a_failed_flush_nothing_is_acknowledged_and_nothing_retried(
     engine = await Engine.open(tmp_path, SMALL)
     assert (await engine.bounds(topic_queue(b"t"))).end == 1
     assert (await append(engine, b"again")).error is None
+    await engine.close()
+
+
+async def test_whatever_fails_before_a_flush_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Segments, "prepare", fail)
+    engine = await Engine.open(tmp_path, SMALL)
+    assert (await append(engine, bytes(SMALL.segment_size * 3 // 4))).error is None
+    assert isinstance((await append(engine, b"lost")).error, StoreFailed)
     await engine.close()
 
 
