@@ -74,14 +74,14 @@ def _grow(work: Idle, broker: Broker, held: ExitStack, round_name: str, count: i
     """Open connections and measure how much the broker grew. `held` closes them. Raises OSError."""
     before, cpu, started = broker.memory(), broker.cpu_seconds(), time.monotonic()
     for number in range(count):
-        held.enter_context(_connected(broker, work.tls, f"idle-{work.tls:d}-{round_name}-{number}"))
+        held.enter_context(connected(broker, work.tls, f"idle-{work.tls:d}-{round_name}-{number}"))
     seconds = time.monotonic() - started
     time.sleep(SETTLE_SECONDS)
     used = broker.cpu_seconds() - cpu
     return Sample(True, count, seconds, used, 0.0, None, None, max(broker.memory() - before, 1))
 
 
-def _connected(broker: Broker, tls: bool, client_id: str) -> socket:
+def connected(broker: Broker, tls: bool, client_id: str) -> socket:
     """Open an MQTT 3.1.1 connection and wait for CONNACK. Raises OSError."""
     client = create_connection(("127.0.0.1", broker.tls_port if tls else broker.port), TIMEOUT)
     if tls:

@@ -112,8 +112,8 @@ class Writer:
     def prepare(self, frames: list[bytes], size: int) -> PreparedWrite | None:
         """Seal frames of `size` bytes together for one durable write, which the caller does. `complete` follows it.
 
-        Returns None if they need `write`: under the interval policy, and for the next segment. Raises what `write` does,
-        and has changed nothing then.
+        Returns None if they need `write`: under the interval policy, and for the next segment. Raises what `write`
+        does, which may be called then.
         """
         segments, base, position = self._segments, self._base, self.position
         if not frames or self._policy != "fsync" or base < 0 or size > base + segments.size - position:
