@@ -169,8 +169,8 @@ class Client(PartitionReader, Closable):
         The member leases up to `max_records` messages at once, each for `invisible_seconds`. A message that is not
         acknowledged by then goes to another member. `start` is where a new group begins. A message that was leased
         `max_deliveries` times (0: as the node is configured) becomes a dead letter of the group. `ordered`: the node
-        hands out nothing of a topic while an older message of it is leased or waits to come again. All members of a
-        group must use the same options.
+        hands out nothing of an ordering key (or topic, without a key) while an older message of it is out. All members
+        of a group must use the same options.
         """
         return SimpleConsumer(
             self._connection,

@@ -156,6 +156,8 @@ cdef enum:
     MAX_KEYS = 16
     MAX_KEY = 255
     FLAG_HELD = 0x30  # delayed or half
+    NAMES_KEY = 0x80000000  # in a tag
+    ORDERING_KEY = 17  # bytes of a property `ordering_key` in front of its value
     BIG = 16384  # bytes from which it pays to release the GIL
 
 
@@ -488,16 +490,28 @@ cdef inline bint _is_key(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexce
     return p[at] == USER_PROPERTY and 8 < end - at <= 8 + MAX_KEY and memcmp(p + at + 1, b"\0\3key", 5) == 0
 
 
-cdef bint _has_keys(const uint8_t *p, Py_ssize_t size) noexcept nogil:
-    """Whether a property block is well-formed and has a key."""
-    cdef Py_ssize_t at = 0, end
+cdef inline bint _is_ordering_key(const uint8_t *p, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    """Whether the property [at, end) is an ordering key that is not empty."""
+    return (p[at] == USER_PROPERTY and end - at > ORDERING_KEY
+            and memcmp(p + at + 1, b"\0\x0cordering_key", ORDERING_KEY - 3) == 0)
+
+
+cdef bint _has_keys(const uint8_t *p, Py_ssize_t size, uint32_t *tag) noexcept nogil:
+    """Whether a property block is well-formed and has a key. If it is well-formed and has an ordering key, sets the
+    tag."""
+    cdef Py_ssize_t at = 0, end, named = -1, behind = 0
     cdef bint found = False
     while at < size:
         end = _property_end(p, size, at)
         if end < 0:
             return False
         found = found or _is_key(p, at, end)
+        if _is_ordering_key(p, at, end):
+            named = at + ORDERING_KEY
+            behind = end
         at = end
+    if named >= 0:
+        tag[0] = sluice_crc(p + named, behind - named) | NAMES_KEY
     return found
 
 
@@ -511,7 +525,8 @@ def keys_of(bytes properties not None) -> list:
     cdef Py_ssize_t size = PyBytes_GET_SIZE(properties), at = 0, end
     cdef list found = []
     cdef bytes key
-    if not _has_keys(p, size):
+    cdef uint32_t tag
+    if not _has_keys(p, size, &tag):
         return found
     while at < size and len(found) < MAX_KEYS:
         end = _property_end(p, size, at)
@@ -523,11 +538,23 @@ def keys_of(bytes properties not None) -> list:
     return found
 
 
+def tag_of(bytes topic not None, bytes properties not None) -> int:
+    """Return the tag of a message in references.
+
+    If the message names an ordering key, in its last user property `ordering_key` that is not empty, it is the CRC-32C
+    of that key with `NAMES_KEY` set. Otherwise, and if the property block is malformed, it is that of the topic with
+    `NAMES_KEY` cleared.
+    """
+    cdef uint32_t tag = sluice_crc(_raw(topic), PyBytes_GET_SIZE(topic)) & ~<uint32_t> NAMES_KEY
+    _has_keys(_raw(properties), PyBytes_GET_SIZE(properties), &tag)
+    return tag
+
+
 def scan(bytes data not None) -> tuple:
     """Return (starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
 
-    A reference is the packed index entry of a frame (see `pack_refs`), with the topic's CRC-32C as its tag. `keyed`
-    has (index, properties) of each message that has keys (see `keys_of`).
+    A reference is the packed index entry of a frame (see `pack_refs`), with its tag (see `tag_of`). `keyed` has
+    (index, properties) of each message that has keys (see `keys_of`).
     """
     cdef const uint8_t *p = _raw(data)
     cdef const uint8_t *f
@@ -535,21 +562,23 @@ def scan(bytes data not None) -> tuple:
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), at = 0, length, nt, np
     cdef list starts = [], kinds = [], flags = [], topics = [], refs = [], keyed = []
     cdef uint8_t ref[REF]
+    cdef uint32_t tag
     while at < size:
         length = _require(p, size, at)
         f = p + at
         nt = get16(f + 34)
-        _pack_ref(ref, get64(f + 16), <uint32_t> length, sluice_crc(f + HEADER, nt), get64(f + 24))
+        tag = sluice_crc(f + HEADER, nt) & ~<uint32_t> NAMES_KEY
         starts.append(at)
         kinds.append(f[11])
         flags.append(get16(f + 32))
         topics.append(PyBytes_FromStringAndSize(<const char *> f + HEADER, nt))
-        refs.append(PyBytes_FromStringAndSize(<const char *> ref, REF))
         np = get32(f + 40)
         if np and f[11] == KIND_MESSAGE:
             block = f + HEADER + nt + get16(f + 36)
-            if _has_keys(block, np):
+            if _has_keys(block, np, &tag):
                 keyed.append((len(starts) - 1, PyBytes_FromStringAndSize(<const char *> block, np)))
+        _pack_ref(ref, get64(f + 16), <uint32_t> length, tag, get64(f + 24))
+        refs.append(PyBytes_FromStringAndSize(<const char *> ref, REF))
         at += length
     return starts, kinds, flags, topics, refs, keyed
 

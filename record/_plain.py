@@ -20,6 +20,7 @@ from record.layout import (
     MAX_FRAME,
     MAX_KEY,
     MAX_KEYS,
+    NAMES_KEY,
     TRAILER_SIZE,
     VERSION,
     Kind,
@@ -245,7 +246,28 @@ def keys_of(properties: bytes) -> list[bytes]:
     They are the values of its user properties named `key`: the first `MAX_KEYS` distinct ones, without empty values
     and values longer than `MAX_KEY`. A malformed block has no keys.
     """
-    keys: dict[bytes, None] = {}
+    pairs = _user_properties(properties)
+    return list(dict.fromkeys(value for name, value in pairs if name == b"key" and 0 < len(value) <= MAX_KEY))[
+        :MAX_KEYS
+    ]
+
+
+def tag_of(topic: bytes, properties: bytes) -> int:
+    """Return the tag of a message in references.
+
+    If the message names an ordering key, in its last user property `ordering_key` that is not empty, it is the CRC-32C
+    of that key with `NAMES_KEY` set. Otherwise, and if the property block is malformed, it is that of the topic with
+    `NAMES_KEY` cleared.
+    """
+    for name, value in reversed(_user_properties(properties)):
+        if name == b"ordering_key" and value:
+            return crc32c(value) | NAMES_KEY
+    return crc32c(topic) & ~NAMES_KEY
+
+
+def _user_properties(properties: bytes) -> list[tuple[bytes, bytes]]:
+    """Names and values of the user properties of a block; none of a malformed one."""
+    pairs: list[tuple[bytes, bytes]] = []
     at, size = 0, len(properties)
     while at < size:
         identifier = properties[at]
@@ -257,14 +279,13 @@ def keys_of(properties: bytes) -> list[bytes]:
         elif identifier == _USER_PROPERTY:
             value = _text_end(properties, at)
             end = _text_end(properties, value)
-            if properties[at:value] == b"\0\3key" and 0 < end - value - 2 <= MAX_KEY:
-                keys[properties[value + 2 : end]] = None
+            pairs.append((properties[at + 2 : value], properties[value + 2 : end]))
         else:
             return []
         if end > size:
             return []
         at = end
-    return list(keys)[:MAX_KEYS]
+    return pairs
 
 
 def _text_end(block: bytes, at: int) -> int:
@@ -277,8 +298,8 @@ def scan(
 ) -> tuple[list[int], list[int], list[int], list[bytes], list[bytes], list[tuple[int, bytes]]]:
     """Return (starts, kinds, flags, topics, references, keyed) of trusted sealed frames, in one pass for the fold.
 
-    A reference is the packed index entry of a frame (see `pack_refs`), with the topic's CRC-32C as its tag. `keyed`
-    has (index, properties) of each message that has keys (see `keys_of`).
+    A reference is the packed index entry of a frame (see `pack_refs`), with its tag (see `tag_of`). `keyed` has
+    (index, properties) of each message that has keys (see `keys_of`).
     """
     starts = split(data)
     kinds: list[int] = []
@@ -292,12 +313,13 @@ def scan(
         kinds.append(header[4])
         flags.append(header[8])
         topics.append(topic)
-        refs.append(_REF.pack(header[6], header[1], crc32c(topic), header[7]))
+        properties = b""
         if header[4] == Kind.MESSAGE and header[12]:
             block = start + HEADER_SIZE + header[9] + header[10]
             properties = data[block : block + header[12]]
             if keys_of(properties):
-                keyed.append((len(refs) - 1, properties))
+                keyed.append((len(refs), properties))
+        refs.append(_REF.pack(header[6], header[1], tag_of(topic, properties), header[7]))
     return starts, kinds, flags, topics, refs, keyed
 
 

@@ -64,6 +64,7 @@ PART_PROPERTIES: Final = 0x4
 PART_PAYLOAD: Final = 0x8
 
 REFERENCE: Final = 24  # bytes of a packed reference
+NAMES_KEY: Final = 0x8000_0000  # in a tag: it is that of the ordering key that the message names, not of its topic
 MAX_TOPIC: Final = 0xFFFF
 MAX_KEYS: Final = 16  # of one message: user properties `key` by which it can be found
 MAX_KEY: Final = 255  # bytes; a message cannot be found by a longer key

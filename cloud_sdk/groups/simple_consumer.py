@@ -4,7 +4,8 @@ Delivery is at least once. A message that is not acknowledged (the member died, 
 member of the group. After too many deliveries it becomes a dead letter. What the node answered survives its crash: an
 acknowledged message does not come again, even while older ones are not acknowledged. Members share the messages of
 every partition, so the order of a partition holds only while the group has one member, or if the group is *ordered*.
-Then the node hands out nothing of a topic while an older message of it is leased or waits to come again.
+Then the node hands out nothing of an ordering key (or topic, without a key) while an older message of it is leased or
+waits to come again.
 """
 
 import asyncio

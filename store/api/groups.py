@@ -37,7 +37,7 @@ class PopRequest:
     # selection. It is not applied again to messages that come again.
     selection: Selection = EVERYTHING
     # Lease nothing of an ordering key while an older message of it is leased out or waits to come again. The key of a
-    # message is its topic.
+    # message is what its user property `ordering_key` names, or else its topic.
     ordered: bool = False
     # The gateway that asks. Its leases end with it, and gateways that share a group take turns. b"": the process of the
     # store itself.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from matcher.names import has_wildcard, split_shared
+from record.layout import NAMES_KEY
 
 
 def topic_queue(topic: bytes) -> bytes:
@@ -25,6 +26,11 @@ def subscription_queue(topic_filter: bytes) -> bytes:
 def partition_queue(parent: bytes, partition: int) -> bytes:
     """Name of a partition of a parent topic (the first level of a topic, which may be empty)."""
     return b"p" + parent + b"\0" + partition.to_bytes(2, "big")
+
+
+def partition_of(tag: int, partitions: int) -> int:
+    """The partition of messages whose references have this tag (`record.tag_of`)."""
+    return (tag & ~NAMES_KEY) % partitions
 
 
 def message_queues(topic: bytes, partition: int) -> tuple[bytes, bytes]:

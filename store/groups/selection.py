@@ -9,7 +9,7 @@ from typing import Final
 
 import record
 from matcher.selector import Selection, Selector, compile_selection
-from record.layout import REFERENCE
+from record.layout import NAMES_KEY, REFERENCE
 from store.errors import LogCorrupt
 from store.log.reader import LogReader
 from store.views.fold import Views
@@ -40,7 +40,7 @@ class QueueSelector:
         self._reader = reader
         self._selector: Selector = compile_selection(selection)
         only = self._selector.only_topic
-        self._tag = record.crc32c(only) if only else -1  # in references to messages of the only wanted topic
+        self._tag = record.tag_of(only, b"") if only else -1  # of messages of the only wanted topic, or `NAMES_KEY`
         self._left = MOST_EXAMINED
 
     async def select(self, queue: bytes, first: int, wanted: int) -> SelectedMessages:
@@ -65,7 +65,7 @@ class QueueSelector:
         offsets: list[int] = []  # of these
         size = count = 0
         for i in range(len(positions)):
-            if not self._views.is_gone(positions[i]) and (tag < 0 or tags[i] == tag):
+            if not self._views.is_gone(positions[i]) and (tag < 0 or tags[i] == tag or tags[i] & NAMES_KEY):
                 if candidates and size + lengths[i] > _PAGE_BYTES:
                     break
                 candidates.append(refs[i * REFERENCE : (i + 1) * REFERENCE])

@@ -384,7 +384,7 @@ class Views:
         """
         if not rows:
             return
-        refs = [record.pack_refs([row.handle], [row.length], [store_time], [record.crc32c(row.topic)]) for row in rows]
+        refs = [record.pack_refs([row.handle], [row.length], [store_time], [row.tag]) for row in rows]
         moved = [(row.handle, row.length, row.topic, row.flags & ~FLAG_HELD) for row in rows]
         self._dispatcher.enter_moved(commit, moved, refs)
         offsets = {entered.position: entered.topic_offset for entered in commit.moved[-len(rows) :]}

@@ -28,8 +28,8 @@ _DUE: Final = b"d"
 _NEW: Final = b"c\0"  # halves without a check so far, by store time: the time of the first check is a setting
 _ASKED: Final = b"c\1"  # all other halves, by the time of the next check
 
-# flags, marks, length, due, check, rounds, key digests, topic length; digests, topic and publisher follow
-_ROW: Final = Struct(">HBIQQIBH")
+# flags, marks, length, tag, due, check, rounds, key digests, topic length; digests, topic and publisher follow
+_ROW: Final = Struct(">HBIIQQIBH")
 _DIGEST: Final = 8  # bytes
 _NO_PAYLOAD: Final = 1  # marks
 _IS_KEPT: Final = 2
@@ -41,17 +41,19 @@ _BEHIND_ALL: Final = b"\xff" * 17  # sorts after every name
 class HeldRow:
     """A message that is held."""
 
-    __slots__ = ("check", "digests", "due", "flags", "handle", "length", "marks", "publisher", "rounds", "topic")
+    __slots__ = ("check", "digests", "due", "flags", "handle", "length", "marks", "publisher", "rounds", "tag", "topic")
 
     def __init__(self, handle: int, row: bytes) -> None:
         self.handle = handle
         self.flags: int  # without FLAG_HALF once its transaction is committed
         self.marks: int
         self.length: int  # of its record
+        self.tag: int  # of its references
         self.due: int  # ms; 0 without FLAG_DELAYED
         self.check: int  # ms, of a half: its store time before the first check, then the time of the next check
         self.rounds: int  # number of checks
-        (self.flags, self.marks, self.length, self.due, self.check, self.rounds, keys, size) = _ROW.unpack_from(row)
+        head = _ROW.unpack_from(row)
+        (self.flags, self.marks, self.length, self.tag, self.due, self.check, self.rounds, keys, size) = head
         topic = _ROW.size + keys * _DIGEST
         self.digests = [row[at : at + _DIGEST] for at in range(_ROW.size, topic, _DIGEST)]  # of its keys
         self.topic = row[topic : topic + size]
@@ -76,7 +78,7 @@ class HeldRow:
 
     def packed(self) -> bytes:
         sizes = len(self.digests), len(self.topic)
-        head = _ROW.pack(self.flags, self.marks, self.length, self.due, self.check, self.rounds, *sizes)
+        head = _ROW.pack(self.flags, self.marks, self.length, self.tag, self.due, self.check, self.rounds, *sizes)
         return b"".join((head, *self.digests, self.topic, self.publisher))
 
     def message(self) -> HeldMessage:
@@ -165,13 +167,14 @@ class Held:
 
     def add(self, data: bytes, start: int, digests: Sequence[bytes]) -> None:
         """Add the message whose sealed frame is at `start`. `digests` are those of its keys."""
-        _, flags, _, topic, publisher, _, payload = record.decode(data, start)
+        _, flags, _, topic, publisher, properties, payload = record.decode(data, start)
         handle = record.position_of(data, start)
         due = record.trailer_of(data, start) if flags & FLAG_DELAYED else 0
         check = record.store_time_of(data, start)
         marks = 0 if payload else _NO_PAYLOAD
         sizes = len(digests), len(topic)
-        head = _ROW.pack(flags, marks, record.length_of(data, start), due, check, 0, *sizes)
+        tag = record.tag_of(topic, properties)
+        head = _ROW.pack(flags, marks, record.length_of(data, start), tag, due, check, 0, *sizes)
         self._state.put(_HELD, _handle_name(handle), b"".join((head, *digests, topic, publisher)))
         self.count.change(1)
         if flags & FLAG_HALF:

@@ -38,7 +38,9 @@ def text(data: bytes) -> bytes:
 
 
 short = st.one_of(
-    st.sampled_from([b"", b"key", b"key", b"key", b"ke", b"keys", b"Key", bytes(255), bytes(256)]),
+    st.sampled_from(
+        [b"", b"key", b"key", b"key", b"ordering_key", b"ordering_key", b"ke", b"keys", b"Key", bytes(255), bytes(256)]
+    ),
     st.integers(0, 30).map(lambda number: b"%d" % number),
 )
 message_properties = st.one_of(
@@ -117,6 +119,25 @@ def test_keys_are_the_user_properties_key_of_a_whole_block(block):
         user = []
     keys = dict.fromkeys(value for name, value in user if name == "key" and 0 < len(value.encode()) <= layout.MAX_KEY)
     assert [key.decode() for key in found] == list(keys)[: layout.MAX_KEYS]
+
+
+@given(st.binary(max_size=40), properties)
+def test_tags_agree_with_the_codec_of_properties(topic: bytes, block: bytes):
+    tag = plain.tag_of(topic, block)
+    assert frames.tag_of(topic, block) == tag
+    scanned = frames.scan(frames.seal([frames.frame(1, 0, 0, topic, b"c", block, b"")], 0, 1, 5, 0))
+    assert frames.unpack_refs(scanned[4][0])[3] == [tag]
+    try:
+        user = decode_properties(block).user
+    except UnicodeDecodeError:
+        return
+    except ValueError:
+        user = []
+    named = [value.encode() for name, value in user if name == "ordering_key" and value]
+    if named:
+        assert tag == frames.crc32c(named[-1]) | layout.NAMES_KEY
+    else:
+        assert tag == frames.crc32c(topic) & ~layout.NAMES_KEY
 
 
 @BOTH

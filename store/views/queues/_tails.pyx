@@ -132,6 +132,7 @@ cdef extern from *:
     void put_big64 "sluice_put_big64"(uint8_t *p, uint64_t v) noexcept nogil
 
 cdef enum:
+    NAMES_KEY = 0x80000000  # in a tag, as in `record.layout`
     REACH = 256  # slots that may have a digest, in a table that is not small
     FIRST = 4096 - 256  # places of the first table
     STEP = 16  # slots that each put copies while the table grows
@@ -332,7 +333,7 @@ cdef inline Digest _read(Blake *state) noexcept nogil:
 
 
 cdef inline uint32_t _tag(bytes reference) except? 0:
-    """The tag of a reference, which is the CRC-32C of the message's topic."""
+    """The tag of a reference (`record.tag_of`)."""
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(reference)
     if PyBytes_GET_SIZE(reference) != REF:
         raise ValueError("a reference has 24 bytes")
@@ -410,8 +411,8 @@ cdef class Tails:
                        object unknown not None) -> None:
         """Add each message's reference to its topic queue and its partition, and its topic offset to `offsets`.
 
-        Calls `unknown` with a topic if the end of one of its two queues is not known; that has to `learn` both. The
-        partition of a topic is the tag of its reference, which is the topic's CRC-32C, modulo `partitions`.
+        Calls `unknown` with a topic and a tag if the end of one of the two queues is not known; that has to `learn`
+        both. The partition is that of the reference's tag (`store.api.partition_of`).
         """
         cdef Py_ssize_t i, behind, count = len(topics)
         cdef bytes reference
@@ -429,7 +430,7 @@ cdef class Tails:
             queue = self._find(&own[i % AHEAD])
             partition = self._find(self._partition_queue(topics[i], _tag(reference)))
             if queue == NONE or partition == NONE:
-                unknown(topics[i])
+                unknown(topics[i], _tag(reference))
                 queue = self._find(&own[i % AHEAD])
                 partition = self._find(self._partition_queue(topics[i], _tag(reference)))
                 if queue == NONE or partition == NONE:
@@ -534,7 +535,7 @@ cdef class Tails:
         cdef const uint8_t *name = <const uint8_t *> PyBytes_AS_STRING(topic)
         cdef const uint8_t *slash = <const uint8_t *> memchr(name, c"/", PyBytes_GET_SIZE(topic))
         cdef Py_ssize_t size = PyBytes_GET_SIZE(topic) if slash == NULL else slash - name
-        cdef uint64_t number = tag % self.partitions
+        cdef uint64_t number = (tag & ~<uint32_t> NAMES_KEY) % self.partitions
         cdef uint64_t hashed = number
         cdef Py_ssize_t i
         cdef uint8_t ending[3]

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from matcher.trie import Trie
-from record import crc32c
 from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
-from store.api import Commit, Moved, filter_queue, message_queues
+from store.api import Commit, Moved, filter_queue, message_queues, partition_of
 from store.views.queues.tails import Tails, queue_digest
 
 _MESSAGE: Final = int(Kind.MESSAGE)
@@ -158,9 +157,9 @@ class Dispatcher:
                 entered.append((name, offset))
             filter_offsets.append(tuple(entered))
 
-    def _learn(self, topic: bytes) -> None:
-        """Add the ends of the topic's queue and of its partition to `tails`."""
-        queue, partition = message_queues(topic, crc32c(topic) % self._partitions)
+    def _learn(self, topic: bytes, tag: int) -> None:
+        """Add the ends of the topic's queue, and of the partition of a message with this tag, to `tails`."""
+        queue, partition = message_queues(topic, partition_of(tag, self._partitions))
         digest = queue_digest(queue)
         if self._tails.end(digest) < 0:
             self._tails.learn(digest, self._topic_end(topic))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from store.api import message_queues
+from store.api import message_queues, partition_of
 
 _REFERENCE = 24  # bytes
 _TAG = slice(12, 16)  # of a reference
@@ -77,22 +77,22 @@ class PlainTails:
         return self._append(digest, reference) if self._is_known(digest) else -1
 
     def enter_messages(
-        self, topics: list[bytes], references: list[bytes], offsets: list[int], unknown: Callable[[bytes], None]
+        self, topics: list[bytes], references: list[bytes], offsets: list[int], unknown: Callable[[bytes, int], None]
     ) -> None:
         """Add each message's reference to its topic queue and its partition, and its topic offset to `offsets`.
 
-        Calls `unknown` with a topic if the end of one of its two queues is not known; that has to `learn` both. The
-        partition of a topic is the tag of its reference, which is the topic's CRC-32C, modulo `partitions`.
+        Calls `unknown` with a topic and a tag if the end of one of the two queues is not known; that has to `learn`
+        both. The partition is that of the reference's tag (`store.api.partition_of`).
         """
         if len(topics) != len(references):
             raise ValueError("columns of different length")
         for topic, reference in zip(topics, references, strict=True):
             if len(reference) != _REFERENCE:
                 raise ValueError("a reference has 24 bytes")
-            partition = int.from_bytes(reference[_TAG], "little") % self._partitions
-            queue, parted = map(plain_queue_digest, message_queues(topic, partition))
+            tag = int.from_bytes(reference[_TAG], "little")
+            queue, parted = map(plain_queue_digest, message_queues(topic, partition_of(tag, self._partitions)))
             if not self._is_known(queue) or not self._is_known(parted):
-                unknown(topic)
+                unknown(topic, tag)
                 if not self._is_known(queue) or not self._is_known(parted):
                     raise KeyError(topic)
             offsets.append(self._append(queue, reference))

@@ -7,7 +7,7 @@ import pytest
 from cloud_sdk import Client
 from gateway.node.node import Node
 from gateway.session.queue_cursor import MAX_SPREAD, QueueCursor
-from record import crc32c
+from record import tag_of
 from store.api import partition_queue
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
@@ -130,7 +130,7 @@ async def test_a_pull_skips_holes_and_waits_behind_them(make_node: MakeNode) -> 
         enter(engine, b"home/t", 0, 52)
         waiting = asyncio.create_task(client.pull("home", 0, 10, wait_seconds=20))
         queue = partition_queue(b"home", 0)
-        assert crc32c(b"home/t") % engine.partitions == 0
+        assert tag_of(b"home/t", b"") % engine.partitions == 0
         service = node._services.rpc._service
         assert service is not None
         await until(lambda: service._wakeups._waiting)

@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import record
-from record.layout import Kind
+from cloud_sdk.properties import Properties, encode
+from matcher.selector import Selection
+from record.layout import FLAG_HALF, Kind
 from store.api import Failed, PopRequest, PopResult, Receipts, Start, partition_queue
 from store.errors import StoreBusy
 from store.groups.ordered_pop import KeyOrders
@@ -68,6 +70,26 @@ async def test_a_failing_message_holds_up_its_own_key_only(bench: Bench):
     assert popped == PopResult([], bench.now + 5_000, is_limited=True)
     bench.now += 5_000
     assert await pop(bench) == "x0 x2 x4 x6"
+
+
+async def test_a_key_that_is_named_has_one_order_over_topics(tmp_path: Path):
+    bench = await Bench(tmp_path, replace(ORDERED, partitions=4)).open()
+    block = encode(Properties(user=[("ordering_key", "order-7")]))
+    frames = [record.frame(Kind.MESSAGE, 0, 0, b"a/%d" % n, b"c", block, b"%d" % n) for n in range(6)]
+    held = record.frame(Kind.MESSAGE, FLAG_HALF, 0, b"a/held", b"c", block, b"held")
+    half = await bench.append(held)
+    await bench.append(*frames)
+    await bench.engine.end_transaction([half.positions[0]], commit=True)
+    await bench.reopen()
+    queues = [partition_queue(b"a", number) for number in range(4)]
+    popped = await bench.pop(*queues, records=1, ordered=True)
+    assert words(popped) == "0"
+    assert words(await bench.pop(*queues, ordered=True)) == ""
+    assert await bench.engine.settle(b"g", receipts(popped)) == []
+    assert words(await bench.pop(*queues, ordered=True)) == "1 2 3 4 5 held"
+    found = await bench.pop(*queues, group=b"h", selection=Selection(topic_filter=b"a/3"))
+    assert words(found) == "3"
+    await bench.engine.close()
 
 
 async def test_messages_that_are_kept_back_are_not_delivered_and_survive_a_restart(bench: Bench):

@@ -13,7 +13,7 @@ import record
 import store.held.release as service
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import Commit, HeldMessage, StoredSubscription, filter_queue, partition_queue, topic_queue
+from store.api import Commit, HeldMessage, StoredSubscription, filter_queue, partition_of, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import RecordTooLarge, StoreBusy
@@ -113,7 +113,7 @@ async def test_a_delayed_message_is_nowhere_before_its_time_and_everywhere_then(
     engine = await Engine.open(tmp_path, CONFIG, clock=clock)
     opened = control.SessionOpened(1, LAST >> 32, True).frame(b"s")
     late = control.subscribed(b"s", [StoredSubscription(b"+/t", 1, False, False, 0, 0, 0, 0)])
-    queues = [topic_queue(b"a/t"), partition_queue(b"a", record.crc32c(b"a/t") % engine.partitions)]
+    queues = [topic_queue(b"a/t"), partition_queue(b"a", partition_of(record.tag_of(b"a/t", b""), engine.partitions))]
     (handle,) = await hold(engine, delayed(b"a/t", clock.now + 5000, b"later", FLAG_RETAIN | 1))
     await append(engine, opened, late)
     clock.now += 4999

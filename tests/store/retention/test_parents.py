@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 import record
 from record.layout import FLAG_DELAYED, FLAG_RETAIN, Kind
 from store import control
-from store.api import Appended, StoredSubscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import (
+    Appended,
+    StoredSubscription,
+    dead_letter_queue,
+    filter_queue,
+    partition_of,
+    partition_queue,
+    topic_queue,
+)
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import NoSuchMessage, OffsetOutOfRange
@@ -110,7 +118,8 @@ class Log:
                 own = [
                     entry
                     for entry in self.records
-                    if entry[2].split(b"/")[0] == parent and record.crc32c(entry[2]) % self.engine.partitions == number
+                    if entry[2].split(b"/")[0] == parent
+                    and partition_of(record.tag_of(entry[2], b""), self.engine.partitions) == number
                 ]
                 await self.check_queue(partition_queue(parent, number), own)
         if await self.engine.session(b"s") is not None:

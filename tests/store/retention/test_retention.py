@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import record
 from record.layout import FLAG_RETAIN, Kind
 from store import control
-from store.api import Appended, Commit, StoredSubscription, filter_queue, partition_queue, topic_queue
+from store.api import Appended, Commit, StoredSubscription, filter_queue, partition_of, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import OffsetOutOfRange, StoreError, StoreFailed
@@ -66,7 +66,7 @@ class Model:
         self.end = 0
 
     def add(self, topic: bytes, payload: bytes, retain: bool, position: int) -> None:
-        partition = record.crc32c(topic) % self.partitions
+        partition = partition_of(record.tag_of(topic, b""), self.partitions)
         names = [topic_queue(topic), partition_queue(topic.split(b"/")[0], partition), filter_queue(b"#")]
         for name in names:
             self.queues.setdefault(name, []).append((position, payload))

@@ -14,7 +14,7 @@ from matcher.names import is_shared, matches, parent_of
 from matcher.reserved import client_of
 from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store import control
-from store.api import Addressed, DeadLetter, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import Addressed, DeadLetter, dead_letter_queue, filter_queue, partition_of, partition_queue, topic_queue
 from tests.store.simulation.model_access import Access
 from tests.store.simulation.model_groups import Groups
 from tests.store.simulation.model_held import Held
@@ -160,7 +160,9 @@ class Model:
         self.topics.add(topic)
         filters = sorted(name for name in {*self.sessions.wanted(), *self.shares.wanted()} if matches(name, topic))
         queues = [topic_queue(topic), *(filter_queue(name) for name in filters)]
-        queues.append(partition_queue(parent_of(topic), record.crc32c(topic) % self.partitions))
+        queues.append(
+            partition_queue(parent_of(topic), partition_of(record.tag_of(topic, properties), self.partitions))
+        )
         offsets = [self.end(queue) for queue in queues]
         for queue in queues:
             self.queues[queue].append(entry)

@@ -124,6 +124,8 @@ class Records:
         properties = b"\x01\x01" if rng.random() < 0.1 else b""
         if rng.random() < 0.2:
             properties += b"".join(user_property(b"key", key) for key in rng.sample(KEYS, rng.choice((1, 1, 2))))
+        if rng.random() < 0.2:
+            properties += user_property(b"ordering_key", rng.choice(KEYS))
         if rng.random() < 0.3:
             flags |= rng.choice((FLAG_DELAYED, FLAG_DELAYED, FLAG_HALF, FLAG_HELD))
             flags &= -1 if self._held_retain else ~FLAG_RETAIN

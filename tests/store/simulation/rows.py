@@ -8,6 +8,7 @@ nothing instead of to what is gone. `Rows` checks that and then leaves it out, s
 
 from collections import defaultdict
 from hashlib import blake2b
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from struct import pack
@@ -205,7 +206,7 @@ def _add_held(rows: dict[bytes, bytes], model: Model) -> None:
                 pack(
                     ">HBI", flags if held.is_half else flags & ~FLAG_HALF, 0 if payload else NO_PAYLOAD, len(held.frame)
                 ),
-                pack(">QQI", held.due or 0, held.check, held.rounds),
+                pack(">IQQI", record.tag_of(topic, properties), held.due or 0, held.check, held.rounds),
                 pack(">BH", len(digests), len(topic)),
                 *digests,
                 topic,
@@ -334,7 +335,7 @@ def _dead_letter(letter: DeadLetter) -> bytes:
 
 
 def _reference(entry: Entry) -> bytes:
-    tag = record.crc32c(record.decode(entry.frame, 0)[3])
+    tag = record.tag_of(*itemgetter(3, 5)(record.decode(entry.frame, 0)))
     return pack("<QIIQ", entry.position, len(entry.frame), tag, entry.time)
 
 

@@ -9,7 +9,7 @@ import record
 from matcher.names import matches
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, REFERENCE, Kind
 from store import control
-from store.api import Commit, StoredSubscription, filter_queue, partition_queue, topic_queue
+from store.api import Commit, StoredSubscription, filter_queue, partition_of, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.views.database.database import Database
 from store.views.database.state import State
@@ -49,7 +49,7 @@ class Model:
     def enter(self, topic: bytes, flags: int, payload: bytes, position: int, time: int) -> None:
         self.names.add(topic)
         self.keyed.setdefault(topic[:1], set()).add(position)
-        partition = record.crc32c(topic) % CONFIG.partitions
+        partition = partition_of(record.tag_of(topic, b""), CONFIG.partitions)
         queues = [topic_queue(topic), partition_queue(topic.split(b"/")[0], partition)]
         queues += [filter_queue(name) for name in self.wanted if matches(name, topic)]
         for queue in queues:

@@ -7,7 +7,7 @@ import record
 from matcher.names import matches
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, Kind
 from store import control
-from store.api import StoredSubscription, dead_letter_queue, filter_queue, partition_queue, topic_queue
+from store.api import StoredSubscription, dead_letter_queue, filter_queue, partition_of, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.views.database.database import Database
 from tests.store.bare import BareStore, made
@@ -196,7 +196,7 @@ def test_queues_hold_every_message_once_and_in_order(tmp_path_factory, history):
                     assert offset == len(queue)
                     queue.append(position)
                 parent = topic.split(b"/")[0]
-                name = partition_queue(parent, record.crc32c(topic) % CONFIG.partitions)
+                name = partition_queue(parent, partition_of(record.tag_of(topic, b""), CONFIG.partitions))
                 expected.setdefault(name, []).append(position)
     for queue, positions in expected.items():
         assert store.views.end(queue) == len(positions)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from record import crc32c, pack_refs
+from record import pack_refs, tag_of
 from store.views.queues.tails import Ends, PlainEnds, PlainTails, Tails, plain_queue_digest, queue_digest
 
 ENDS = [pytest.param(Ends, id="compiled"), pytest.param(PlainEnds, id="plain")]
@@ -15,7 +15,7 @@ TOPICS = [b"a/b", b"a/c", b"a", b"", b"/", *(b"x" * size + b"/t" for size in (43
 
 
 def reference(number: int, topic: bytes = b"") -> bytes:
-    return pack_refs([number], [100], [7], [crc32c(topic)])
+    return pack_refs([number], [100], [7], [tag_of(topic, b"")])
 
 
 def known(kind: type, partitions: int = 3) -> PlainTails:
@@ -141,20 +141,21 @@ def test_unknown_ends_are_asked_for_once_and_a_message_enters_both_its_queues_or
     topics = [b"a/b", b"c/d", b"a/b", *(b"e/%d" % i for i in range(40))] * 2
     refs = [reference(i, topic) for i, topic in enumerate(topics)]
     with pytest.raises(KeyError):
-        tails.enter_messages(topics, refs, [], lambda topic: tails.learn(queue_digest(b"t" + topic), 5))
+        tails.enter_messages(topics, refs, [], lambda topic, _: tails.learn(queue_digest(b"t" + topic), 5))
     assert (tails.dirty, tails.references) == (0, 0)
     asked: list[bytes] = []
 
-    def learn(topic: bytes) -> None:
+    def learn(topic: bytes, tag: int) -> None:
+        assert tag == tag_of(topic, b"")
         asked.append(topic)
         tails.learn(queue_digest(b"t" + topic), 5)
-        tails.learn(queue_digest(b"p" + topic[:1] + b"\0" + (crc32c(topic) % 4).to_bytes(2, "big")), 7)
+        tails.learn(queue_digest(b"p" + topic[:1] + b"\0" + (tag % 4).to_bytes(2, "big")), 7)
 
     offsets: list[int] = []
     tails.enter_messages(topics, refs, offsets, learn)
     assert asked == list(dict.fromkeys(topics))
     assert offsets == [5, 5, 6, *[5] * 40, 7, 6, 8, *[6] * 40]
-    partition = queue_digest(b"pa\0" + (crc32c(b"a/b") % 4).to_bytes(2, "big"))
+    partition = queue_digest(b"pa\0" + (tag_of(b"a/b", b"") % 4).to_bytes(2, "big"))
     assert tails.waiting(partition, 7, 9) == refs[0] + refs[2] + refs[43] + refs[45]
     assert tails.references == 2 * len(topics)
 
