@@ -14,6 +14,7 @@ from store.engine import Engine
 from store.errors import StoreBusy
 from store.log.disk import Disk
 from store.log.wait_limit import WaitLimit
+from tests.store.remote.linked import Linked
 from tests.store.test_engine import append, message
 from tests.waiting import until
 
@@ -126,6 +127,14 @@ async def test_a_large_append_is_no_sign_of_a_slow_disk(tmp_path: Path) -> None:
         assert (await append(engine, message(b"t", bytes(100_000)))).error is None
     assert engine._log._waits.room > 10_000 // 50 * config.batch_bytes
     await engine.close()
+
+
+async def test_a_gateway_follows_the_pace_of_its_store(tmp_path: Path) -> None:
+    store = await Linked.open(tmp_path, StoreConfig(segment_size=MB, max_wait_ms=40), PonderousDisk())
+    for _ in range(2):
+        assert (await append(store, message(b"t"))).error is None  # nothing else waits
+    assert store._appends._waits.room == 0
+    await store.close()
 
 
 @pytest.mark.parametrize(
