@@ -372,6 +372,7 @@ class OrderedPopDecision(PopDecision):
             else:
                 queue.fresh_runs.append((first, end))
                 queue.fresh += end - first
+                queue.entered += end - first
         self._move(opened)
 
     def _move(self, opened: _OrderedQueue) -> None:

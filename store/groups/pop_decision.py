@@ -350,7 +350,7 @@ class PopDecision:
     @staticmethod
     def _note_new(queue: QueueDecision, leased: int) -> None:
         """Note that the last `leased` messages are leased for the first time."""
-        queue.fresh = leased
+        queue.fresh = queue.entered = leased
         for lease in reversed(queue.leases):
             if not leased:
                 break

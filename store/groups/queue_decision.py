@@ -13,6 +13,7 @@ from store.views.groups.pops import Key, Pops
 
 MOST_DEAD: Final = 1024  # dead letters that one pop makes, and one record names
 _CLEAR: Final = -1  # no record under way leases out new messages
+_NO_RUNS: Final[list[tuple[int, int]]] = []
 
 
 class Claim:
@@ -64,6 +65,7 @@ class QueueDecision:
         "claimed",
         "dead",
         "end",
+        "entered",
         "expected",
         "first",
         "fresh",
@@ -99,7 +101,8 @@ class QueueDecision:
         self.fresh = 0  # leased messages that nobody had before
         self.fresh_runs: list[tuple[int, int]] = []  # these, as [first, end)
         self.reclaimed = 0  # messages that left the log before they could be leased out
-        self.kept_back: list[tuple[int, int]] = []  # [first, end) in front of `next` that wait for their ordering key
+        self.kept_back: list[tuple[int, int]] = _NO_RUNS  # [first, end) before `next` that wait for their ordering key
+        self.entered = 0  # messages that are new, and unfinished from this call on
         self.passed = 0  # messages in front of `next`, and behind the leases, that the group does not want
         self.turn = 0  # when something was leased out last
         self.until = 0  # ms: the end of the leases
@@ -116,15 +119,13 @@ class QueueDecision:
             for at, first, end in self.expected:
                 self.state.expect(at, first, end)
 
-    @property
-    def entered(self) -> int:
-        """Messages that are new, and unfinished from this call on."""
-        return self.fresh + sum([end - first for first, end in self.kept_back])
-
     def keep_back(self, first: int, end: int) -> None:
         """Have this call's record say that the messages [first, end) wait for an older one of their ordering key."""
         self._claim(first, end, Claim(UNSENT, is_kept_back=True))
+        if not self.kept_back:
+            self.kept_back = []
         self.kept_back.append((first, end))
+        self.entered += end - first
 
     def claim(self, first: int, end: int, deliveries: int) -> None:
         """Have this call's record say that the messages [first, end) have so many deliveries; 0: they are finished."""

@@ -53,7 +53,9 @@ class Block:
         self._steps = bytearray()  # ascending: the offsets from each of these on ...
         self._first_ms = array("Q")  # ... were leased for the first time at this time
         self._last_ms: array[int] | None = None  # when each was leased again; 0: never. None: 0 for all
-        self._late_ms: dict[int, int] = {}  # when those were leased for the first time that were kept back before
+        self._late_ms: dict[int, int] | None = (
+            None  # when those were leased for the first time that were kept back before
+        )
 
     @classmethod
     def unpack(cls, row: bytes) -> "Block":
@@ -98,17 +100,21 @@ class Block:
 
     def leased_late(self, indexes: list[int], time: int) -> None:
         """Messages that were kept back were leased for the first time at `time` (ms)."""
-        for index in indexes:
-            self._late_ms[index] = time
+        if indexes:
+            if self._late_ms is None:
+                self._late_ms = {}
+            self._late_ms.update(dict.fromkeys(indexes, time))
 
     def times_of(self, index: int) -> tuple[int, int]:
         """When an entry was leased for the first and for the last time, ms; if it is kept back, since when."""
-        first_ms = self._late_ms.get(index) or self._first_ms[bisect_right(self._steps, index) - 1]
+        first_ms = self._first_ms[bisect_right(self._steps, index) - 1]
+        if self._late_ms is not None:
+            first_ms = self._late_ms.get(index, first_ms)
         return first_ms, first_ms if self._last_ms is None else self._last_ms[index] or first_ms
 
     def _times(self, low: int, high: int) -> Iterator[tuple[int, int, int, int]]:
         """Runs of entries of [low, high) with equal times: (first, end, ms of the first lease, ms of the last)."""
-        if len(self._steps) == 1 and self._last_ms is None and not self._late_ms:
+        if len(self._steps) == 1 and self._last_ms is None and self._late_ms is None:
             yield low, high, self._first_ms[0], self._first_ms[0]
             return
         first = low
