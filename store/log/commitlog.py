@@ -8,7 +8,7 @@ Pacing: a flush starts as soon as the disk is free. That is right for large batc
 waits for each answer. When flushes carry many small appends (a thousand devices with one message in flight each),
 starting at once makes two half-full batches out of one. Then a flush waits until as many appends are there as are
 likely: those that were waiting when the last flush ended, and one from each publisher that it answered. It starts
-without the rest `spacing_ms` after the start of the last flush (decisions/0016).
+without the rest `spacing_ms` after the end of the last flush (decisions/0016).
 
 An append without a waiting caller (`offer_later`) starts no flush for a while and joins the next one.
 
@@ -145,7 +145,8 @@ class CommitLog:
         self._scheduled = False  # a `_tick` is about to run
         self._timer: asyncio.TimerHandle | None = None  # of a delayed `_tick`
         self._sync_timer: asyncio.TimerHandle | None = None
-        self._last_start = 0.0
+        self._last_start = 0.0  # of a flush
+        self._last_end = 0.0
         self._flush_size = 0  # bytes of the last flush
         self._eager = 0  # appends in `_appends` with a waiting caller
         self._last_count = 0  # appends in the last flush with a waiting caller
@@ -259,7 +260,7 @@ class CommitLog:
             return self._late_at
         if self._last_count < MANY or self._eager >= self._likely:
             return 0.0
-        at = self._last_start + self._config.spacing_ms / 1000
+        at = self._last_end + self._config.spacing_ms / 1000
         return min(at, self._late_at) if self._late_at else at
 
     def _start(self, now: float) -> None:
@@ -324,7 +325,8 @@ class CommitLog:
 
     def _on_flushed(self, flush: Flush) -> None:
         self._in_flight = False
-        self._waits.committed(self._loop.time() - self._last_start, self._flush_size)
+        self._last_end = self._loop.time()
+        self._waits.committed(self._last_end - self._last_start, self._flush_size)
         error = self._error if self.failed else flush.error
         if isinstance(error, RecordInvalid):
             self._split(flush.appends, error)

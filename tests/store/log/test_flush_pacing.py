@@ -72,6 +72,22 @@ async def test_waiting_and_new_appends_share_a_flush(tmp_path: Path):
     await engine.close()
 
 
+async def test_the_wait_for_likely_appends_begins_when_a_slow_flush_ends(tmp_path: Path):
+    engine = await Engine.open(tmp_path, PATIENT)
+    first = [append(engine) for _ in range(MANY)]
+    await asyncio.sleep(0)  # their flush is under way
+    engine._log._last_start -= 2 * PATIENT.spacing_ms / 1000  # and has been for longer than the spacing
+    second = [append(engine) for _ in range(MANY)]
+    await asyncio.gather(*first)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in second)
+    await asyncio.gather(*[append(engine) for _ in range(MANY)])
+    assert all(each.done() for each in second)
+    assert engine.stats().batches == 2
+    await engine.close()
+
+
 async def test_closing_does_not_wait_for_the_next_slot(tmp_path: Path):
     engine = await Engine.open(tmp_path, PATIENT)
     await asyncio.gather(*[append(engine) for _ in range(MANY)])
