@@ -2,6 +2,6 @@
 
 `works` defines the loads and their targets. `peers` configures and starts each broker, and `brokers` measures what it
 uses. `load/mqttload.c` generates the load, `rounds` runs the loads interleaved, `idle` measures the memory of idle
-connections, and `report` prints the tables. A figure (`figures`) is the median of the rounds. nats-server and RabbitMQ
-are included if Debian's packages `nats-server` and `rabbitmq-server` are installed.
+connections, and `report` prints the tables. A figure (`figures`) is the median of the rounds. RabbitMQ is included if
+Debian's package `rabbitmq-server` is installed.
 """

@@ -73,7 +73,7 @@ WORKS: Final = (
         against_mosquitto(0.4),
         ("--durable",),
     ),
-    Work("ingest QoS 0, 100 connections", "ingest", 0, 100, 1, 400_000, against_mosquitto(1.0)),
+    Work("ingest QoS 0, 100 connections", "ingest", 0, 100, 1, 400_000, against_mosquitto(1.0, _BELOW_NATS)),
     Work("fan-out 1 → 500 QoS 0, 1 in flight", "fanout", 0, 500, 1, 600, against_mosquitto(0.9)),
     Work("fan-out 1 → 500 QoS 0, 16 in flight", "fanout", 0, 500, 16, 600, against_mosquitto(0.25, _BELOW_NATS)),
     Work(
