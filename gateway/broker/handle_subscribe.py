@@ -1,6 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: granting filters, recording them for durable sessions, making them live."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from typing import Final
 
 from gateway.broker.session_checkpoint import (
     records_of_subscribed,
@@ -36,6 +38,8 @@ from matcher.reserved import (
 )
 from store.api import Appended, Store, StoredSubscription, Wants
 from store.errors import StoreError
+
+_QUEUES: Final = 128  # whose ends are asked for in one turn of the loop
 
 
 def _histories(session: Session) -> int:
@@ -414,7 +418,9 @@ class SubscribeHandler:
 
     async def learn_ends(self, session: Session, cursors: list[QueueCursor]) -> None:
         """Ask for the ends of the queues, now that commits reach the session, and have it catch up."""
-        for cursor in cursors:
+        for number, cursor in enumerate(cursors, 1):
+            if number % _QUEUES == 0:
+                await asyncio.sleep(0)  # the store may answer at once: let others run
             bounds = await self._store.bounds(cursor.queue)
             cursor.extend(bounds.end)
         session.catch_up()

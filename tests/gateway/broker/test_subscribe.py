@@ -1,8 +1,12 @@
 """Subscriptions and their options (section 3.8): No Local, identifiers, what a filter does not match, refusals."""
 
+import asyncio
+
 import pytest
 
 from gateway.node.node import Node, Ports
+from gateway.session.queue_cursor import QueueCursor
+from store.api import Bounds, topic_queue
 from tests.gateway.conftest import MakeNode
 from tests.gateway.device import Device, Publisher, check_delivery
 from tests.gateway.mqtt import wire
@@ -149,3 +153,26 @@ async def test_shared_subscriptions_of_a_session_are_bounded(make_node: MakeNode
     assert await client.subscribe((filters[0], 1), (filters[3], 0)) == b"\x01\x97"
     assert await client.unsubscribe(filters[0]) == b"\0"
     assert await client.subscribe((filters[3], 0)) == b"\0"
+
+
+async def test_the_ends_of_many_queues_are_asked_for_in_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=1000)
+    turn, asked = 0, []
+
+    class Counted:
+        async def bounds(self, _queue: bytes) -> Bounds:
+            asked.append(turn)
+            return Bounds(0, 7)
+
+    session = node._sessions.open_sessions[b"d"][0]
+    cursors = [QueueCursor(b"t/%d" % number, topic_queue(b"t/%d" % number), 7, 0) for number in range(1000)]
+    handler = node._sessions._subscriptions
+    monkeypatch.setattr(handler, "_store", Counted())
+    asking = asyncio.create_task(handler.learn_ends(session, cursors))
+    while not asking.done():
+        await asyncio.sleep(0)
+        turn += 1
+    assert len(asked) == 1000
+    assert max(asked.count(each) for each in set(asked)) <= 128
+    assert {cursor.end for cursor in cursors} == {7}
+    await client.disconnect()
