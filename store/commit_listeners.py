@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from store.api import Commit, CommitListener, Listening
+from store.api import Commit, CommitListener, Listening, Rest
 
 logger = logging.getLogger(__name__)
 
@@ -17,10 +17,11 @@ EVERY_COMMIT: Final = 8
 class CommitListeners:
     """The listeners of one store, in the order in which they were added."""
 
-    __slots__ = ("_all",)
+    __slots__ = ("_all", "_rests")
 
     def __init__(self) -> None:
         self._all: list[Listening] = []
+        self._rests: list[Rest] = []  # of the last commit
 
     def add(self, listener: CommitListener, parts: int) -> Listening:
         """Call `listener` with commits that have one of these parts, and with commits whose content was missed."""
@@ -28,8 +29,12 @@ class CommitListeners:
         self._all.append(listening)
         return listening
 
-    def notify(self, commit: Commit) -> None:
-        """Call all listeners that want the commit. The failure of one is logged, and the others are called."""
+    def notify(self, commit: Commit) -> bool:
+        """Call all listeners that want the commit. The failure of one is logged, and the others are called.
+
+        Returns whether something is left to do. Then `go_on` has to be called in later turns of the loop, and nothing
+        else before it returns False.
+        """
         parts = EVERY_COMMIT
         if commit.missed_from >= 0:
             parts |= MESSAGES | GROUPS | ACCOUNTS
@@ -42,6 +47,21 @@ class CommitListeners:
         for listening in self._all:
             if listening.parts & parts:
                 try:
-                    listening.listener(commit)
+                    rest = listening.listener(commit)
                 except Exception:
                     logger.exception("a commit listener failed")
+                else:
+                    if rest is not None:
+                        self._rests.append(rest)
+        return bool(self._rests)
+
+    def go_on(self) -> bool:
+        """Let each listener that has something left do a part of it. Returns whether something is left."""
+        rests, self._rests = self._rests, []
+        for rest in rests:
+            try:
+                if rest():
+                    self._rests.append(rest)
+            except Exception:
+                logger.exception("a commit listener failed")
+        return bool(self._rests)

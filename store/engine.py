@@ -68,7 +68,8 @@ class Engine(Queries):
         self._tail = TailCache(config.tail_cache_bytes)
         self._reader = LogReader(self._segments, self._tail, opened.config.max_reads)
         self._writer = opened.writer
-        self._log = CommitLog(opened.writer, opened.config, loop, self._on_batch, self._on_sync)
+        self._listeners = CommitListeners()
+        self._log = CommitLog(opened.writer, opened.config, loop, self._on_batch, self._listeners.go_on, self._on_sync)
         self.append = self._log.append  # bound directly: each read of each connection calls it
         self._groups = GroupService(
             opened.config, self._views, self._reader, self._log.offer, self._log.offer_later, opened.clock
@@ -90,7 +91,6 @@ class Engine(Queries):
         )
         self._retention.start()
         self.gateway_registry = GatewayRegistry(self._views.gateways, self._log.append, opened.config.lease_s)
-        self._listeners = CommitListeners()
         self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync runs, and a checkpoint follows it
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._view_flush: asyncio.Future[None] | None = None
@@ -267,21 +267,23 @@ class Engine(Queries):
             failed=self._log.failed,
         )
 
-    def _on_batch(self, batch: SealedBatch) -> None:
-        """Fold a committed batch and call the listeners. An exception from here stops the log."""
+    def _on_batch(self, batch: SealedBatch) -> bool:
+        """Fold a committed batch and call the listeners. Returns whether they have something left to do. An exception
+        from here stops the log."""
         self._tail.add(batch.position, batch.data)
         commit = self._views.fold(batch)
         self._batches += 1
         if batch.position >= self._segment_end:
             self._segment_end = self._segments.base_of(batch.position) + self._segments.size
             self._retention.segment_begun()
-        self._listeners.notify(commit)
+        has_rest = self._listeners.notify(commit)
         if self._views.held.earlier.is_set:
             self._held.reschedule()
         if self._views.is_full:
             self._checkpoint()
         elif self._checkpoint_timer is None:
             self._checkpoint_timer = self._loop.call_later(self._config.checkpoint_age_s, self._on_checkpoint_age)
+        return has_rest
 
     def _on_checkpoint_age(self) -> None:
         self._checkpoint_timer = None

@@ -47,6 +47,7 @@ class CatchUp:
 
     def __init__(self, store: MessageStore, router: Router, on_failed: Callable[[Session, StoreError], None]) -> None:
         self._store = store
+        self._router = router
         self._on_failed = on_failed  # the session's backlog cannot be read: it cannot go on
         self._turns = TurnQueue(self._run_turn, self._left)
         self._behind: set[Session] = set()  # that have a backlog, in line or not; open sessions only
@@ -154,6 +155,10 @@ class CatchUp:
 
     async def _read_queue(self, session: Session, cursor: QueueCursor) -> bool:
         """Send what comes next in the cursor's queue. Whether the cursor came forward."""
+        if self._router.is_delivering:
+            await self._router.delivered()
+            if not _is_read(session, cursor):
+                return False
         offset = cursor.next
         messages = self._shared_reads.find(cursor.queue, offset)
         if messages is None:
@@ -163,11 +168,10 @@ class CatchUp:
                 session.dropped().add_reclaimed(max(0, error.begin - cursor.next))
                 session.exchanges.forget_lost(cursor.jump(error.begin))
                 return True
-            if session.closed or cursor.next != offset:
-                return not session.closed
-            subscription = session.subscriptions.get(cursor.topic_filter)
-            if subscription is None or subscription.cursor is not cursor:
-                return False  # the client has unsubscribed meanwhile
+            if not _is_read(session, cursor):
+                return False
+            if cursor.next != offset:
+                return True
         room = max(1, session.exchanges.window - session.exchanges.in_window)
         return deliver(session, cursor, messages, room, int(time() * 1000))
 
@@ -184,6 +188,12 @@ class CatchUp:
 
 def _may_send(session: Session) -> bool:
     return not session.closed and session.exchanges.has_room
+
+
+def _is_read(session: Session, cursor: QueueCursor) -> bool:
+    """Whether the session is open, and the client has not unsubscribed meanwhile."""
+    subscription = None if session.closed else session.subscriptions.get(cursor.topic_filter)
+    return subscription is not None and subscription.cursor is cursor
 
 
 def _has_messages(session: Session) -> bool:

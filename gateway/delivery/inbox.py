@@ -5,8 +5,8 @@ inbox messages costs nothing. Here a connected session gets the same subscriptio
 own. From then on it is a subscription like any other.
 """
 
-import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from gateway.delivery.router import Router
 from gateway.observe.counters import Counters
@@ -15,6 +15,8 @@ from gateway.session.session import Session
 from gateway.session.subscription import Subscription
 from matcher.reserved import inbox_of
 from store.api import Addressed, Commit, topic_queue
+
+_MAX_UNREACHED: Final = 1 << 16  # more than the appends that one flush answers can have
 
 
 class Inboxes:
@@ -31,7 +33,7 @@ class Inboxes:
         self._counters = counters
         self._open_sessions = open_sessions
         self._is_shared = is_shared  # other gateways have clients too: a message may reach one of theirs
-        self._unreached: set[int] = set()  # positions, of the commit whose appends are being answered
+        self._unreached: dict[int, None] = {}  # positions of the last messages that reached nobody
         router.on_addressed = self.open
 
     def open(self, commit: Commit) -> None:
@@ -42,9 +44,9 @@ class Inboxes:
                 self._open(opened[0], message, commit.position)
             elif message.subscription is None and not self._is_shared:
                 self._counters.messages_unreached += 1
-                if not self._unreached:
-                    asyncio.get_running_loop().call_soon(self._unreached.clear)
-                self._unreached.add(message.position)
+                if len(self._unreached) >= _MAX_UNREACHED:
+                    del self._unreached[next(iter(self._unreached))]
+                self._unreached[message.position] = None
 
     def open_missed(self, session: Session, position: int) -> None:
         """Subscribe a transient session to its inbox from `position` on, because a missed commit may have a message for

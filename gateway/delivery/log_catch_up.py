@@ -53,6 +53,8 @@ class LogCatchUp:
     async def _read(self, session: Session, backlog: LogPosition) -> Chunk | None:
         """The log from where the session is. None: there is nothing to send of it. How many messages are lost where
         the log is damaged or reclaimed is not known: each such place counts as one."""
+        if self._router.is_delivering:
+            await self._router.delivered()
         position = backlog.position
         try:
             chunk = await self._store.read(position, _READ_BYTES)

@@ -13,11 +13,13 @@ from gateway.delivery.router import Router
 from gateway.observe.throttled_log import log_failure
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
+from store.api import Rest
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 100  # sessions whose queues are asked for their ends at the same time
+_SESSIONS = 1024  # that are told in one turn of the loop
 _LearnEnds = Callable[[Session, list[QueueCursor]], Coroutine[object, None, None]]
 
 
@@ -42,23 +44,39 @@ class MissedCommits:
         self._spawn = spawn
         self._due: dict[Session, None] = {}  # durable sessions that have yet to ask
         self._is_asking = False
+        self._untold: list[Session] = []  # of the commits that were missed last
+        self._missed_from = 0
         self.times = 0
         router.on_missed = self.begin
 
-    def begin(self, position: int) -> None:
-        """Commits from `position` on were missed. Every session reads them before it gets what is committed next."""
+    def begin(self, position: int) -> Rest | None:
+        """Commits from `position` on were missed. Every session reads them before it gets what is committed next.
+        Returns the rest, if there are more sessions than can be told in this turn of the loop."""
         self.times += 1
-        for session, _ in self._open_sessions.values():
-            if not session.durable:
-                self._open_inbox(session, position)
-            if session.behind is None and _reads_log(session):
-                session.fall_behind(position)
-                self._start_catch_up(session)
-            if session.durable:
-                self._due[session] = None
+        self._missed_from = position
+        self._untold = [session for session, _ in self._open_sessions.values()]
+        return self._tell_some if self._tell_some() else None
+
+    def _tell_some(self) -> bool:
+        """Tell some sessions. Returns whether others are left."""
+        some = self._untold[-_SESSIONS:]
+        del self._untold[-_SESSIONS:]
+        for session in some:
+            if not session.closed:
+                self._tell(session, self._missed_from)
         if self._due and not self._is_asking:
             self._is_asking = True
             self._spawn(self._run())
+        return bool(self._untold)
+
+    def _tell(self, session: Session, position: int) -> None:
+        if not session.durable:
+            self._open_inbox(session, position)
+        if session.behind is None and _reads_log(session):
+            session.fall_behind(position)
+            self._start_catch_up(session)
+        if session.durable:
+            self._due[session] = None
 
     async def _run(self) -> None:
         try:

@@ -50,6 +50,7 @@ class MqttFront:
         requests: RequestCallbacks[Connection],
         config: MqttConfig,
         counters: Counters,
+        flusher: Flusher,
         services: int,
     ) -> None:
         """services: descriptors that the process reserves for connections of services."""
@@ -58,7 +59,7 @@ class MqttFront:
         self._config = config
         self._counters = counters
         self._loop = asyncio.get_running_loop()
-        self._flusher = Flusher(self._loop, counters)
+        self._flusher = flusher
         self._append_queue = AppendQueue(store, _MAX_UNCOMMITTED)
         self._limit = min(config.max_connections, room_for_connections(services))
         self.admissions: list[Admission] = []  # of all listeners

@@ -32,23 +32,54 @@ class Transport(Protocol):
 
 
 LINGER_SECONDS: Final = 5.0  # for a closed connection to take what waits for it
+_WRITES: Final = 1024  # of fan-out, in one turn of the loop: a few milliseconds
 
 
 class Flusher:
-    """The write buffers with something to write in this turn of the loop."""
+    """The write buffers with something to write in this turn of the loop.
 
-    __slots__ = ("_call_later", "_call_soon", "_dirty", "_scheduled", "counters")
+    What one commit brings to very many clients (*fan-out*) is written in several turns, and not before all of it is in
+    the buffers: each client gets it in one write.
+    """
+
+    __slots__ = ("_call_later", "_call_soon", "_dirty", "_fan_out", "_fans_out", "_is_held", "_scheduled", "counters")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, counters: Counters | None = None) -> None:
         self.counters = counters if counters is not None else Counters()
         self._call_soon = loop.call_soon
         self._call_later = loop.call_later
         self._dirty: list[WriteBuffer] = []
+        self._fan_out: list[WriteBuffer] = []
+        self._fans_out = False  # what is added is fan-out
+        self._is_held = False  # more fan-out comes in the next turns
         self._scheduled = False
 
     def add(self, write_buffer: "WriteBuffer") -> None:
         """Have the packets of `write_buffer` written before the loop next waits."""
-        self._dirty.append(write_buffer)
+        if self._fans_out:
+            self._fan_out.append(write_buffer)
+            if self._is_held:
+                return
+        else:
+            self._dirty.append(write_buffer)
+        self._schedule()
+
+    def begin_fan_out(self) -> None:
+        """What is added from now on is fan-out."""
+        self._fans_out = True
+
+    def end_fan_out(self, is_held: bool) -> bool:
+        """What is added from now on is not. `is_held`: write no fan-out yet, because more comes. Returns whether there
+        is more to write than one turn can."""
+        self._fans_out = False
+        self._is_held = is_held
+        if not self._fan_out:
+            return False
+        if not is_held:
+            self._schedule()
+        return len(self._fan_out) > _WRITES
+
+    def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._call_soon(self.flush)
@@ -65,6 +96,16 @@ class Flusher:
         self._scheduled = False
         dirty = self._dirty
         self._dirty = []
+        fan_out = self._fan_out
+        if fan_out and not self._is_held:
+            if len(fan_out) <= _WRITES:
+                self._fan_out = []
+                fan_out += dirty
+                dirty = fan_out
+            else:
+                dirty += fan_out[:_WRITES]
+                del fan_out[:_WRITES]
+                self._schedule()
         for write_buffer in dirty:
             try:
                 write_buffer.flush()

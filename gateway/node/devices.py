@@ -1,5 +1,6 @@
 """The MQTT side of a node, over any store: sessions, fronts and listeners."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from gateway.auth.authority import Authority
@@ -11,6 +12,7 @@ from gateway.listen.mqtt_front import MqttFront
 from gateway.listen.mqtt_listeners import Listeners
 from gateway.listen.websocket import WebSocketFront
 from gateway.net.descriptors import room_for_services
+from gateway.net.write_buffer import Flusher
 from gateway.node.ports import Ports
 from gateway.observe.counters import Counters
 from store.api import Store
@@ -33,12 +35,13 @@ class Devices:
         self._link_figures = link_figures
         self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
         ownership: ClientOwnership = self._joined or SINGLE_NODE
-        self.router = Router(store.stats().log_end, store.wants)
+        flusher = Flusher(asyncio.get_running_loop(), counters)
+        self.router = Router(store.stats().log_end, flusher, store.wants)
         store.on_commit(self.router.deliver)
         self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership)
         has_services = config.split.role != "gateway"
         services = room_for_services(config.grpc.max_connections) if has_services else 0
-        self.front = MqttFront(store, self.sessions, config.mqtt, counters, services)
+        self.front = MqttFront(store, self.sessions, config.mqtt, counters, flusher, services)
         self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)
         self.listeners: Listeners | None = None
 

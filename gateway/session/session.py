@@ -57,7 +57,6 @@ class Session(Subscriber):
         self.epoch = epoch
         self.expiry_interval = expiry_interval  # seconds
         self.is_recorded: bool = False  # the log has it open and must hear of its end
-        self.closed: bool = False
         self.exchanges = QosExchanges(self, window)
         self.behind: LogPosition | None = None  # of subscriptions without a cursor; None: they have read all
         self.catching_up: bool = False

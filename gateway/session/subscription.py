@@ -21,6 +21,7 @@ class Subscriber(metaclass=ABCMeta):
         self.write_buffer = write_buffer
         self.counters = counters
         self.drops: DropCounters | None = None  # None: nothing was dropped
+        self.closed: bool = False  # its connection has ended
         self.lagging: bool = False  # it reads on from the store once there is room
 
     def dropped(self) -> DropCounters:

@@ -20,13 +20,14 @@ from gateway.shared.wake_queue import WakeQueue
 from matcher.names import split_shared
 from matcher.trie import Trie
 from store import control
-from store.api import Appended, Commit, Done, Store, StoredSubscription
+from store.api import Appended, Commit, Done, Rest, Store, StoredSubscription
 from store.commit_listeners import MESSAGES
 from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS: Final = 0.05  # until a busy store is asked again
+_MATCHES: Final = 4096  # topics that are matched and groups that match, in one turn of the loop
 
 
 class SharedSubscriptions:
@@ -45,6 +46,9 @@ class SharedSubscriptions:
         self._groups: dict[bytes, SharedGroup] = {}  # by name, the whole filter
         self._trie: Trie[SharedGroup] = Trie()
         self._wake_queue = WakeQueue(self._loop)
+        self._topics: list[bytes] = []  # of the last commit, not matched yet
+        self._due: list[SharedGroup] = []  # groups that the last commit wakes
+        self._woken = 0  # of these groups
         self._listening = store.on_commit(self._deliver, 0)  # to nothing while there are no groups
         self._granted: dict[bytes, int] = {}  # groups that are not here yet: how many members will join or not
         self._transient: dict[bytes, int] = {}  # members whose session is not in the log, by group
@@ -200,16 +204,32 @@ class SharedSubscriptions:
             if self._store.wants is not None:
                 self._store.wants.remove(split_shared(group.name)[1])
 
-    def _deliver(self, commit: Commit) -> None:
-        """Wake the groups whose queues grew with a commit."""
-        if commit.missed_from >= 0:
-            for group in self._groups.values():
-                self._wake_queue.add(group)
+    def _deliver(self, commit: Commit) -> Rest | None:
+        """Wake the groups whose queues grew with a commit. Returns the rest, if it takes more than this turn of the
+        loop."""
+        self._due = list(self._groups.values()) if commit.missed_from >= 0 else []
         topics = set(commit.topics)
         topics.update([moved.topic for moved in commit.moved])
-        for topic in topics:
-            for group in self._trie.match(topic):
+        self._topics = list(topics)
+        return self._wake_some if self._wake_some() else None
+
+    def _wake_some(self) -> bool:
+        """Wake as many groups of the last commit as one turn has time for. Returns whether others are left."""
+        left = _MATCHES
+        while left > 0:
+            if not self._due:
+                if not self._topics:
+                    return False
+                self._due = self._trie.match(self._topics.pop())
+                left -= 1
+            end = min(len(self._due), self._woken + left)
+            for group in self._due[self._woken : end]:
                 self._wake_queue.add(group)
+            left -= end - self._woken
+            self._woken = end
+            if end == len(self._due):
+                self._due, self._woken = [], 0
+        return bool(self._due or self._topics)
 
     def wake(self, name: bytes) -> None:
         """Wake a group to which another gateway gave messages back."""

@@ -41,6 +41,7 @@ from store.api.log import (
     LogStore,
     Moved,
     ProducerState,
+    Rest,
     StoreStats,
     Wants,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "ProducerState",
     "QueueStore",
     "Receipts",
+    "Rest",
     "Retained",
     "Rule",
     "Run",

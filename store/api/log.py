@@ -84,7 +84,9 @@ class Commit:
 
 
 Done = Callable[[Appended], None]
-CommitListener = Callable[[Commit], None]
+# What a listener has left of a commit: does a part of it, and returns whether something is left.
+Rest = Callable[[], bool]
+CommitListener = Callable[[Commit], Rest | None]
 
 
 class Listening:
@@ -184,6 +186,9 @@ class LogStore(Protocol):
 
     def on_commit(self, listener: CommitListener, parts: int = ...) -> Listening:
         """Call `listener` with commits, after the fold and before the `done` of their appends.
+
+        A listener that has too much to do for one turn of the loop returns the rest. The rest is called once in each
+        later turn, until nothing is left. The `done` of the commit's appends, and all later commits, wait for that.
 
         parts: call it only with commits that have one of these parts (`store.commit_listeners`); by default with all. A
         listener that needs no commits for a while sets `parts` of the returned object to 0.

@@ -10,6 +10,9 @@ starting at once makes two half-full batches out of one. Then a flush waits unti
 likely: those that were waiting when the last flush ended, and one from each publisher that it answered. It starts
 without the rest `spacing_ms` after the end of the last flush (decisions/0016).
 
+Who hears of a batch may need several turns of the loop (`on_batch`, `go_on`). Until it is done, no append of the batch
+is answered and no later batch is folded. So those who publish wait for those who receive, and what waits is bounded.
+
 An append without a waiting caller (`offer_later`) starts no flush for a while and joins the next one.
 
 Messages are refused when too many bytes wait, or when they would wait for longer than `max_wait_ms`
@@ -91,12 +94,13 @@ class PendingAppend:
 class Flush:
     """A flush, and what came of it. The loop gives it to the flush thread, and gets it back."""
 
-    __slots__ = ("appends", "batches", "error", "positions", "prepared")
+    __slots__ = ("appends", "batches", "error", "folded", "positions", "prepared")
 
     def __init__(self, appends: list[PendingAppend], prepared: PreparedWrite | None = None) -> None:
         self.appends = appends  # none: a sync
         self.prepared = prepared  # None: the flush thread seals
         self.batches: list[SealedBatch] = []
+        self.folded: int = 0  # of these batches
         self.positions: list[int] = []  # of all frames of all appends
         self.error: Exception | None = None
 
@@ -112,7 +116,8 @@ def _eager(appends: list[PendingAppend]) -> int:
 class CommitLog:
     """Appends to the log.
 
-    `on_batch` is called on the loop with each committed batch, before the `done` of its appends. `on_sync` is called
+    `on_batch` is called on the loop with each committed batch, before the `done` of its appends. If it returns True,
+    `go_on` is called in the following turns of the loop until it returns False. `on_sync` is called
     after a sync: each batch that `on_batch` was called with is on disk then, or the log has failed.
     """
 
@@ -121,13 +126,15 @@ class CommitLog:
         writer: Writer,
         config: StoreConfig,
         loop: asyncio.AbstractEventLoop,
-        on_batch: Callable[[SealedBatch], None],
+        on_batch: Callable[[SealedBatch], bool],
+        go_on: Callable[[], bool],
         on_sync: Callable[[], None],
     ) -> None:
         self._writer = writer
         self._config = config
         self._loop = loop
         self._on_batch = on_batch
+        self._go_on = go_on
         self._on_sync = on_sync
         self._max_record = config.max_record
         self._max_pending = config.max_pending_bytes
@@ -142,6 +149,8 @@ class CommitLog:
             loop.add_reader(self._direct.done_fd, self._on_written)
         self._writing: Flush | None = None  # given to `_direct`
         self._in_flight = False
+        self._unfinished: Flush | None = None  # the batch that was folded last is not done
+        self._behind: Flush | None = None  # waits for that; no flush starts meanwhile
         self._scheduled = False  # a `_tick` is about to run
         self._timer: asyncio.TimerHandle | None = None  # of a delayed `_tick`
         self._sync_timer: asyncio.TimerHandle | None = None
@@ -228,10 +237,9 @@ class CommitLog:
         """Commit accepted appends, refuse new ones and end the flush thread."""
         if self._error is None:
             self._error = StoreClosed("the store is closing")
-        if self._in_flight or self._appends:
+        if self._is_busy():
             self._idle = self._loop.create_future()
-            if not self._in_flight:
-                self._tick()
+            self._tick()
             await self._idle
         for timer in (self._timer, self._sync_timer, self._overdue_timer):
             if timer is not None:
@@ -245,7 +253,7 @@ class CommitLog:
         """Start a flush, or delay it to gather more appends."""
         self._scheduled = False
         self._timer = None
-        if self._in_flight or not self._appends:
+        if self._in_flight or self._behind is not None or not self._appends:
             return
         now = self._loop.time()
         at = self._starts_at()
@@ -331,17 +339,51 @@ class CommitLog:
         if isinstance(error, RecordInvalid):
             self._split(flush.appends, error)
             return
+        flush.error = error
         if error is None:
             if flush.prepared is not None:
                 self._writer.complete(flush.prepared)
                 flush.batches.append(flush.prepared.batch)
                 flush.positions = flush.prepared.positions
             self._likely = self._eager + _eager(flush.appends)
+        if self._unfinished is not None:
+            self._behind = flush
+            return
+        if error is None:
             self._tick()  # the disk works on the next batch while this one is folded
+        self._fold(flush)
+
+    def _continue(self) -> None:
+        """Go on with the batch that was folded last, and with what is behind it."""
+        if self._go_on():
+            self._loop.call_soon(self._continue)
+            return
+        flush, self._unfinished = self._unfinished, None
+        if flush is not None:
+            self._fold(flush)
+        self._take_next()
+
+    def _take_next(self) -> None:
+        """Fold the flush that waited for the one before it, if that is done."""
+        behind = self._behind
+        if behind is not None and self._unfinished is None:
+            self._behind = None
+            self._tick()
+            self._fold(behind)
+
+    def _fold(self, flush: Flush) -> None:
+        """Fold the batches of a flush that are not folded, and answer its appends when all of them are done."""
+        error = self._error if self.failed else flush.error
+        if error is None:
             try:
-                for batch in flush.batches:
+                while flush.folded < len(flush.batches):
+                    batch = flush.batches[flush.folded]
+                    flush.folded += 1
                     self.end = batch.position + len(batch.data)
-                    self._on_batch(batch)
+                    if self._on_batch(batch):
+                        self._unfinished = flush
+                        self._loop.call_soon(self._continue)
+                        return
             except Exception as failure:  # noqa: BLE001  the views cannot be trusted after any error
                 error = failure
         if error is not None:
@@ -400,8 +442,12 @@ class CommitLog:
         self._jobs.put(Flush([]))
 
     def _check_idle(self) -> None:
-        if self._idle is not None and not self._in_flight and not self._appends and not self._idle.done():
+        if self._idle is not None and not self._is_busy() and not self._idle.done():
             self._idle.set_result(None)
+
+    def _is_busy(self) -> bool:
+        """Whether appends are not flushed, or not answered."""
+        return self._in_flight or self._unfinished is not None or self._behind is not None or bool(self._appends)
 
     def _run(self) -> None:
         """The main function of the flush thread."""

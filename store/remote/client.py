@@ -13,6 +13,7 @@ import asyncio
 import logging
 import random
 import uuid
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -112,6 +113,9 @@ class RemoteStore(RemoteCalls):
         self._appends = Appends(self._loop, config.max_pending_bytes, partial(self._put, Item.APPEND))
         self._questions = Questions(config.max_calls, self._put)
         self._listeners = CommitListeners()
+        self._items: deque[tuple[int, bytes]] = deque()  # that have arrived and are not handled
+        self._commits: deque[Commit] = deque()  # that listeners have not heard of
+        self._has_rest = False  # listeners have something left to do for the last commit
         self._check_listeners: list[TransactionListener] = []
         self._lost_listeners: list[Callable[[], None]] = []
         self._stats: asyncio.Future[StoreStats] = self._loop.create_future()  # the newest stats
@@ -243,6 +247,7 @@ class RemoteStore(RemoteCalls):
         while not self._closing:
             before = self.reconnects
             try:
+                await self._handle_items()
                 async with self._channel() as channel:
                     await self._connect(channel)
             except NotServed as error:
@@ -287,7 +292,7 @@ class RemoteStore(RemoteCalls):
                 raise OSError("the store ended the stream")
             if wrong := refusal(first):
                 raise NotServed(f"the store at {self._address} is of another version: {wrong}")
-            self._welcomed(_decode_welcome(first))
+            await self._welcomed(_decode_welcome(first))
             stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._handle_message)
             self.is_connected = True
             self._trouble = ""
@@ -306,7 +311,7 @@ class RemoteStore(RemoteCalls):
         known = self._event_receiver.position
         return Hello(VERSION, self._producer, self.gateway, self._opening, known, self._link.received, self._routed)
 
-    def _welcomed(self, welcome: Welcome) -> None:
+    async def _welcomed(self, welcome: Welcome) -> None:
         """Continue the link, or start a new one with a restarted store."""
         if welcome.verdict == Verdict.REFUSED:
             raise NotServed(f"the store does not serve gateway {self.gateway}: {welcome.reason}")
@@ -334,7 +339,8 @@ class RemoteStore(RemoteCalls):
         self._opening = welcome.opening
         if self.wants is not None:
             self.wants.resume()
-        self._notify(self._event_receiver.advance(welcome.log_end))
+        self._commits.extend(self._event_receiver.advance(welcome.log_end))
+        await self._handle_items()
         self._appends.resume(welcome.sequence)
         self._questions.resume()
 
@@ -375,16 +381,34 @@ class RemoteStore(RemoteCalls):
     async def _handle_message(self, message: bytes) -> None:
         """Handle a message of the store. Raises `LinkBroken`."""
         try:
-            for kind, body in items(message):
-                self._handle_item(kind, body)
-        except (ValueError, msgspec.MsgspecError) as error:
-            raise LinkBroken(f"a message that cannot be read: {error}") from error
+            self._items.extend(items(message))
+        except ValueError as error:
+            raise _unreadable(error) from error
+        await self._handle_items()
+
+    async def _handle_items(self) -> None:
+        """Handle what has arrived, in order. A commit may take its listeners several turns of the loop; all that
+        arrived behind it waits. If this is cancelled, because the stream breaks, the next call continues. Raises
+        `LinkBroken`."""
+        while True:
+            if self._has_rest:
+                await asyncio.sleep(0)
+                self._has_rest = self._listeners.go_on()
+            elif self._commits:
+                self._has_rest = self._listeners.notify(self._commits.popleft())
+            elif self._items:
+                try:
+                    self._handle_item(*self._items.popleft())
+                except (ValueError, msgspec.MsgspecError) as error:
+                    raise _unreadable(error) from error
+            else:
+                return
 
     def _handle_item(self, kind: int, body: bytes) -> None:
         if kind == Item.OUTCOME:
             self._appends.outcome(body)
         elif kind == Item.EVENT:
-            self._notify(self._event_receiver.commits_of(body))
+            self._commits.extend(self._event_receiver.commits_of(body))
         elif kind == Item.ANSWER:
             self._questions.answered(body)
         elif kind == Item.FAULT:
@@ -392,7 +416,7 @@ class RemoteStore(RemoteCalls):
         elif kind == Item.STATS:
             stats = _decode_stats(body)
             if self._stats.done():
-                self._notify(self._event_receiver.advance(stats.log_end))
+                self._commits.extend(self._event_receiver.advance(stats.log_end))
                 self._stats = self._loop.create_future()
             self._stats.set_result(stats)
         elif kind == Item.REFUSED:
@@ -402,10 +426,6 @@ class RemoteStore(RemoteCalls):
             self.wants.heard(body)
         elif kind == Item.CHECK:
             self._check(_decode_held(body))
-
-    def _notify(self, commits: list[Commit]) -> None:
-        for commit in commits:
-            self._listeners.notify(commit)
 
     def _check(self, held: list[HeldMessage]) -> None:
         for listener in self._check_listeners:
@@ -418,6 +438,10 @@ class RemoteStore(RemoteCalls):
 def _producer(gateway: str) -> bytes:
     """A unique producer name for this process of the gateway."""
     return f"{gateway}@{uuid.uuid4().hex}".encode()
+
+
+def _unreadable(error: Exception) -> LinkBroken:
+    return LinkBroken(f"a message that cannot be read: {error}")
 
 
 def _words(error: BaseException) -> str:
