@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from cloud_sdk import Client, Delivery, InvalidArgument, Message, OutgoingMessage, TryAgain
+from cloud_sdk import Client, Delivery, Happened, InvalidArgument, Message, OutgoingMessage, TryAgain
 from cloud_sdk.blocking import Client as BlockingClient
 from tests.waiting import patience, until
 
@@ -334,3 +334,17 @@ async def test_messages_behind_a_dead_letter_of_their_key_are_handled(client: Cl
     assert handled == [(b"%d" % i, 1) for i in range(1, 5)]
     async with client.dead_letters("g") as letters:
         assert [each.payload for each in await letters.batch(5)] == [b"0"]
+
+
+async def test_a_message_that_waits_for_its_ordering_key_is_not_traced_as_passed(client: Client):
+    waiting = [await client.send(f"home/{number}", b"", ordering_key="same") for number in range(2)]
+    others = [await client.send(f"home/{number}", b"") for number in range(16)]
+    async with client.consumer("g", "home", max_records=1, ordered=True) as consumer:
+        leased = [await consumer.next(5) for _ in range(1 + len(others))]
+        first = next(each for each in leased if each is not None and each.ordering_key)
+        await first.ack()
+        second = await consumer.next(5)
+        assert second is not None and (second.topic, second.ordering_key) == ("home/1", "same")
+        await second.ack()
+    events = [event.happened for event in await client.trace(waiting[1].position)]
+    assert events == [Happened.STORED, Happened.LEASED, Happened.FINISHED]
