@@ -8,6 +8,8 @@ from typing import Final
 import pytest
 from hypothesis import settings
 
+from store.log import flush_queue
+
 # gRPC as of 1.81 ends a child between fork and exec (its issue 43055): once a test has used it, none gets a JVM.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
@@ -15,6 +17,13 @@ os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("spark")))
 
 settings.register_profile("sluice", deadline=None)
 settings.load_profile("sluice")
+
+
+@pytest.fixture
+def interpreted_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs that are opened write by `Disk.write_durable`, which tests patch. The native queue would write past it."""
+    monkeypatch.setattr(flush_queue, "FlushQueue", None)
+
 
 _TESTS: Final = Path(__file__).parent
 _HEAVY: Final = {"streaming", "system", "examples", "benchmarks"}  # folders of files that take long

@@ -12,6 +12,8 @@ from tests.gateway.conftest import MakeNode
 from tests.gateway.raw import PUBACK, PUBREC, RawClient, publish
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("interpreted_flushes")
+
 
 class Gate:
     """Lets the log's durable writes pass only while it is open."""

@@ -17,6 +17,8 @@ from tests.gateway.several import Several
 from tests.store.remote.middle import Middle
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("interpreted_flushes")
+
 
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Event:
     """Nothing is durable until it is set."""

@@ -21,6 +21,8 @@ from store.remote import RemoteConfig, RemoteStore, StoreServer
 from tests.store.remote.middle import Middle
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("interpreted_flushes")
+
 CONFIG = RemoteConfig(heartbeat_s=0.05, silence_s=1.5, grace_s=30, longest_pause_s=0.05)
 MESSAGE = record.frame(Kind.MESSAGE, 1, 0, b"a/b", b"c", b"", b"x")
 
