@@ -251,7 +251,7 @@ class Engine(Queries):
             messages=self._views.messages - self._replayed[1],
             batches=self._batches,
             checkpoint=self._views.checkpointed,
-            log_bytes=len(self._segments.bases) * self._segments.size,
+            log_bytes=self._segments.disk_bytes(),
             view_bytes=self._database.size(),
             free_bytes=free_bytes,
             is_disk_low=free_bytes < self._config.retention_free_bytes,
@@ -417,7 +417,8 @@ def _open(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> _Opened:
         database, recovered = _recover(folder, config, segments)
         undo.callback(database.close)
         database.put_log_begin(recovered.begin)
-        views = Views(database, config, recovered.begin, recovered.begin_time, segments.damaged)
+        views = Views(database, config, recovered.begin, recovered.begin_time, segments.gone)
+        views.held.kept_below = segments.whole_from
         _replay(views, segments, recovered.end)
         store_time = max(views.store_time, recovered.store_time)
         meta = folder.begin_epoch(meta, recovered.end)
@@ -436,10 +437,11 @@ def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[D
         if missing is not None and segments.begin <= saved.position:  # otherwise the views are of another log, or new
             raise missing
         recovered = recover(segments, saved.position, saved.durable)
-        if recovered.begin and not recovered.begin <= saved.position <= recovered.end:
-            text = f"the views end at {saved.position} and the log has only [{recovered.begin}, {recovered.end})"
+        whole_from = segments.whole_from
+        if whole_from and not whole_from <= saved.position <= recovered.end:
+            text = f"the views end at {saved.position} and the log has only [{whole_from}, {recovered.end})"
             raise StoreError(f"{text}: restore the views from a backup")
-        if recovered.begin and not saved.is_readable:
+        if whole_from and not saved.is_readable:
             text = "the views are of another version, and retention removed the log that they were built from"
             raise StoreError(f"{text}: open them with the version that wrote them")
     except BaseException:
@@ -464,6 +466,6 @@ def _replay(views: Views, segments: Segments, end: int) -> None:
         views.fold(batch)
         if views.is_full:
             views.checkpoint(end)
-    views.skip(segments.damaged.behind(views.position))
+    views.skip(segments.gone.behind(views.position))
     views.checkpoint(end)
     assert views.position == end

@@ -13,6 +13,7 @@ from store.errors import StoreError
 from store.log.disk import Disk
 
 _PIECE: Final = 1 << 20
+_BLOCK: Final = 64 << 10  # of zeros that become a hole
 _ZEROS: Final = bytes(_PIECE)
 _SYNC_EVERY: Final = 8  # pieces
 _NO_LINK: Final = (
@@ -57,8 +58,13 @@ class Copier:
             piece = self._disk.read(source, min(_PIECE, length - at), at)
             if len(piece) < min(_PIECE, length - at):
                 raise StoreError(f"the source of {target} ends at {at + len(piece)} instead of {length}")
-            if is_full or not _is_zero(piece):
+            if is_full:
                 self._disk.write(fd, piece, at)
+            else:
+                for first in range(0, len(piece), _BLOCK):
+                    block = piece[first : first + _BLOCK]
+                    if not _is_zero(block):
+                        self._disk.write(fd, block, at + first)
             self._after_piece(fd, number, began, len(piece))
         if is_full:
             for number, at in enumerate(range(length, size, _PIECE)):

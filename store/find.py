@@ -40,7 +40,7 @@ async def by_key(
             try:
                 frame = await reader.records([position], [length])
             except LogCorrupt:
-                if position >= views.begin:
+                if not views.is_gone(position):
                     raise
                 continue  # retention removed it meanwhile
             if _has_key(frame, parent, key) and not _is_too_old(views, frame):
@@ -59,13 +59,15 @@ async def message(views: Views, reader: LogReader, position: int) -> bytes:
     found: bytes | None = None
     begins = False
     if views.is_gone(position):
-        raise NoSuchMessage(f"the message at position {position} is gone: the log is damaged there")
+        raise NoSuchMessage(
+            f"the message at position {position} is gone: retention removed it, or the log is damaged there"
+        )
     if position < views.position:
         try:
             found = await reader.record_at(position, views.position)
             begins = found is not None and (_is_in_queue(views, found, position) or await reader.begins(position))
         except LogCorrupt:
-            if position >= views.begin:
+            if not views.is_gone(position):
                 raise
             return await message(views, reader, position)  # retention removed it meanwhile
     if found is None or not begins or record.decode(found, 0)[0] != Kind.MESSAGE:

@@ -35,7 +35,7 @@ async def cut_from(views: Views, reader: LogReader, producer: bytes) -> tuple[in
     position, end = last.position, views.position
     epoch = b""
     while found < last.records and position < end:
-        if position < views.begin:
+        if views.is_gone(position):
             return last.sequence, 0, last.digest  # retention took it: long ago, and with what followed
         chunk = await reader.chunk(position, end, _STEP)
         starts = record.split(chunk.data)

@@ -80,9 +80,9 @@ class Queries:
             try:
                 data = await self._reader.frames(refs, without if is_of_one else 0)
             except LogCorrupt:
-                if record.extent(refs)[0] >= self._views.begin:
+                if not any(map(self._views.is_gone, record.unpack_refs(refs)[0])):
                     raise
-                continue  # retention removed a segment during the read
+                continue  # retention removed records during the read
             times = record.unpack_refs(refs)[2] if not is_of_one else []
             if times and times[0] < self._views.floors.highest:
                 young, data = self._young(data, times)
@@ -99,12 +99,13 @@ class Queries:
             return Chunk(position, position, b"")
         if not self._views.begin <= position < end:
             raise OffsetOutOfRange(b"log", position, self._views.begin, end)
+        removals = self._views.removals
         try:
             return await self._reader.chunk(position, end, max_bytes)
         except LogCorrupt:
-            if position >= self._views.begin:
+            if removals == self._views.removals:
                 raise
-            raise OffsetOutOfRange(b"log", position, self._views.begin, end) from None
+            return await self.read(position, max_bytes)  # retention removed records during the read
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
         # Store times never run backwards along a queue.
@@ -121,12 +122,13 @@ class Queries:
 
     async def position_at(self, time_ms: int) -> int:
         begin, end = self._views.begin, self._views.position
+        removals = self._views.removals
         try:
             return end if begin == end else await self._reader.position_at(time_ms, begin, end)
         except LogCorrupt:
-            if begin == self._views.begin:
+            if removals == self._views.removals:
                 raise
-            return await self.position_at(time_ms)  # retention removed a segment during the read
+            return await self.position_at(time_ms)  # retention removed records during the read
 
     async def retention_floor(self, parent: bytes) -> int:
         return self._views.floors.of_parent(parent)
@@ -173,15 +175,15 @@ class Queries:
     async def retained(self, topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
         found: list[Retained] = []
         while True:
-            begin, behind = self._views.begin, after
+            removals, behind = self._views.removals, after
             rows, after = self._views.retained.matching(topic_filter, behind, limit - len(found), _MAX_ROWS)
             there = [(topic, row) for topic, row in rows if not self._is_lost(row)]
             try:
                 found += [Retained(topic, await self._retained_frame(row), entered_at(row)) for topic, row in there]
             except LogCorrupt:
-                if begin == self._views.begin:
+                if removals == self._views.removals:
                     raise
-                after = behind  # retention removed a segment meanwhile; it moved the frames into the rows before
+                after = behind  # retention removed records meanwhile; it moved the frames into the rows before
                 continue
             if after is None or len(found) >= limit:
                 return found

@@ -23,7 +23,6 @@ from store.exports.checking import check_log
 from store.exports.copying import CopyOptions, Progress, require_room
 from store.exports.stage import Staged, lock_folder
 from store.file_copy import Copier, sync_files, try_link
-from store.log.damaged_ranges import write_damaged
 from store.log.disk import replace_file
 from store.log.pinned_segments import pinned
 from store.log.recovery import find_end, missing_at_begin
@@ -132,6 +131,7 @@ class _Backup:
         self._earlier: dict[str, tuple[Path, Origin]] = {}
         self._files: dict[str, Origin] = {}
         self._reused: dict[int, int] = {}  # segments of earlier backups: base → end of the last record
+        self._whole_from = 0  # the log has every record from here on
         self._made = Made(BackupManifest(FORMAT, 0, 0, 0, None, 0, {}))
         self._progress = Progress(options.on_progress)
         self._copier = Copier(self._disk, options.rest, self._progress.add)
@@ -204,7 +204,8 @@ class _Backup:
             if position is None:
                 position = find_end(segments, saved.position if saved else 0, saved.durable if saved else 0)[1]
             bases = [base for base in segments.bases if base < position]
-            write_damaged(self._unfinished / "log", segments.damaged.up_to(position), self._disk)
+            self._whole_from = segments.whole_from
+            segments.write_gone(self._unfinished / "log", position)
         files = []
         for base in bases:
             name = segment_name(base)
@@ -218,7 +219,8 @@ class _Backup:
         """Link the files that can be linked, and copy the others if there is room for them."""
         to_copy = [file for file in files if not (file.is_sealed and self._options.may_link and self._link(file))]
         size = sum(file.length for file in to_copy)
-        require_room(self._target.parent, size + _SPARE)
+        holes = sum(self._disk.holes(file.source) for file in to_copy if file.is_sealed)
+        require_room(self._target.parent, size - holes + _SPARE)
         self._progress.begin("copying", size)
         for file in to_copy:
             self._copy(file)
@@ -286,6 +288,7 @@ class _Backup:
 
     def _check_views(self, saved: Checkpoint | None, begin: int, position: int) -> int | None:
         """Returns the position of the views. Views outside of the log are removed if it can be folded without them."""
+        begin = max(begin, self._whole_from)
         if saved is not None and begin <= saved.position <= position:
             return saved.position
         if begin:

@@ -51,7 +51,7 @@ class Base:
         backups of the same log. Returns the position of the views; 0, with an empty `into`, if the log has to be
         folded from its beginning. Raises `StoreError`, which names the earliest possible position, if there are none.
         """
-        begin = segments.begin
+        begin = segments.whole_from
         positions = [] if own is None or own < begin else [own]
         found = own if own is not None and begin <= own <= end else 0
         source: Path | None = None
@@ -70,14 +70,12 @@ class Base:
         if begin and not found:
             wanted = f"the views cannot be had as of position {end}"
             if not positions:
-                raise StoreError(
-                    f"{wanted}: the log begins at {begin}, and there are no views of this version that go with it"
-                )
+                raise StoreError(f"{wanted}: the log is whole from {begin} on, and no views of this version go with it")
             raise StoreError(
                 f"{wanted}: the earliest possible position is {min(positions)}; an older backup reaches back further"
             )
         if source is not None:
-            _keep_reclaimed(self.into, source, begin)
+            _keep_reclaimed(self.into, source, segments.begin, begin)
         return found
 
     def copy_from(self, folder: Path, into: Path, end: int | None = None) -> int | None:
@@ -128,21 +126,21 @@ def _copy_views(source: Path, target: Path, copier: Copier, may_link: bool) -> N
             os.close(fd)
 
 
-def _keep_reclaimed(views: Path, folder: Path, begin: int) -> None:
-    """Copy the records before `begin` that views refer to into them, and move their begin of the log, as retention
-    does in a running store.
+def _keep_reclaimed(views: Path, folder: Path, begin: int, whole_from: int) -> None:
+    """Copy the records before `whole_from` that views refer to into them, and move their begin of the log to `begin`,
+    as retention does in a running store.
 
     The views are from `folder`, and so are the records. Damaged ones are left out.
     """
     with pinned(folder / "log", read_meta(folder).segment_size, Disk()) as segments:
         first = segments.bases[0] if segments.bases else begin
-        if first >= begin:
+        if first >= whole_from:
             return
         with closing(Database(views, _CACHE)) as database:
             database.put_log_begin(begin)
             state = State(database)
             for view in (Held(state, first), RetainedValues(state)):
-                _keep(view, begin, segments, database, state)
+                _keep(view, whole_from, segments, database, state)
 
 
 def _keep(view: Keeper, begin: int, segments: Segments, database: Database, state: State) -> None:

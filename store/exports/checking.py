@@ -30,17 +30,17 @@ def check_log(
         behind = known.get(base, base)
         if base not in known:
             for batch in segment_batches(segments, base):
-                is_next = batch.position == base and base not in (segments.bases[0], segments.damaged.behind(end))
+                is_next = batch.position == base and base not in (segments.bases[0], segments.gone.behind(end))
                 if is_next and record.durable_of(batch.data, 0) != end:
                     break  # the segment before it had other records when it was written
                 behind = batch.position + len(batch.data)
                 time_ms = batch.store_time
                 on_read(len(batch.data))
-        if behind == base and segments.damaged.behind(end) < base + segments.size:
+        if behind == base and segments.gone.behind(end) < base + segments.size:
             break
         ends[base] = behind
         end = end if behind == base else behind
-    end = segments.damaged.behind(end)
+    end = segments.gone.behind(end)
     if end != position or len(ends) != len(segments.bases):
         raise LogCorrupt(segment_name(segments.base_of(end)), end, "damaged record")
     return CheckedLog(ends, time_ms)

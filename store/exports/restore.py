@@ -18,7 +18,6 @@ from store.exports.checking import check_log
 from store.exports.copying import CopyOptions, Progress, require_room
 from store.exports.until import Until, cut
 from store.file_copy import Copier, sync_files
-from store.log.damaged_ranges import write_damaged
 from store.log.disk import Disk, replace_file
 from store.log.pinned_segments import pinned
 from store.log.recovery import missing_at_begin
@@ -110,10 +109,10 @@ class _Restore:
     def _copy_log(self, source: Segments, end: int) -> None:
         folder = self._unfinished / "log"
         folder.mkdir(mode=0o750)
-        write_damaged(folder, source.damaged.up_to(end), self._disk)
+        source.write_gone(folder, end)
         bases = [base for base in source.bases if base < end]
         size = self._size * len(bases)
-        require_room(self._data, size)
+        require_room(self._data, source.disk_bytes())
         self._progress.begin("copying", size)
         for base in bases:
             fd = source.open(base)

@@ -103,7 +103,7 @@ def _open(
         undo.callback(database.close)
         config = StoreConfig(meta.partitions, meta.segment_size, meta.generation_segments)
         begin = segments.begin
-        views = Views(database, config, begin, begin_time(segments, begin), segments.damaged)
+        views = Views(database, config, begin, begin_time(segments, begin), segments.gone)
         _fold(views, segments, end, on_folded)
         return Snapshot(segments, views, meta.partitions, undo.pop_all())
 
@@ -115,12 +115,12 @@ def _pin_with_views(path: Path, size: int, base: Base, until: Until, undo: ExitS
     """
     for _ in range(_TRIES):
         with pinned(path / "log", size, Disk()) as segments:
-            begin = segments.begin
+            gone = segments.begin, segments.whole_from
             end = None if until == Until() else cut(segments, until)
         own = base.copy_from(path, base.into, end)
         with ExitStack() as pin:
             segments = pin.enter_context(pinned(path / "log", size, Disk()))  # again: the views may be ahead of it
-            if segments.begin == begin:
+            if (segments.begin, segments.whole_from) == gone:
                 undo.push(pin.pop_all())
                 return segments, own
         shutil.rmtree(base.into, ignore_errors=True)

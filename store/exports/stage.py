@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from store.log.damaged_ranges import write_damaged
 from store.log.segments import Segments, segment_name
 
 STAGING: Final = "staging"
@@ -77,14 +76,14 @@ def lock_folder(folder: Path) -> int | None:
 
 
 def link_segments(segments: Segments, position: int, folder: Path) -> None:
-    """Link the segments before `position` into a new `folder`, and write the known damage there.
+    """Link the segments before `position` into a new `folder`, and write there which ranges are gone.
 
     No segment may be removed meanwhile.
     """
     folder.mkdir()
     for base in [base for base in segments.bases if base < position]:
         os.link(segments.folder / segment_name(base), folder / segment_name(base))
-    write_damaged(folder, segments.damaged.up_to(position), segments.disk)
+    segments.write_gone(folder, position)
 
 
 def _make(folder: Path, data: Path) -> None:

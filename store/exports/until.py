@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import record
 from store.errors import LogCorrupt
-from store.log.recovery import segment_batches
+from store.log.recovery import sound_batches
 from store.log.segments import Segments
 from store.repair.verify import Damage, pieces
 
@@ -42,11 +42,11 @@ def cut(segments: Segments, until: Until) -> int:
             if not until.has(piece.data, at):
                 return end
             end = piece.position + at + record.length_of(piece.data, at)
-    return segments.damaged.behind(end)
+    return segments.gone.behind(end)
 
 
 def _begins_with(segments: Segments, base: int, until: Until) -> bool:
-    """Whether the segment's first record existed at that moment."""
-    for batch in segment_batches(segments, base):
+    """Whether the first record in the segment or behind it existed at that moment."""
+    for batch in sound_batches(segments, base):
         return until.has(batch.data, 0)
     return False

@@ -77,6 +77,15 @@ class Disk:
         """Remove a file if it exists. A crash before the folder is synced may bring it back."""
         path.unlink(missing_ok=True)
 
+    def rename(self, path: Path, target: Path) -> None:
+        """Rename a file, in place of another one. A crash before the folder is synced may bring both back."""
+        path.rename(target)
+
+    def holes(self, path: Path) -> int:
+        """Bytes of the file that take no place on disk."""
+        found = path.stat()
+        return max(0, found.st_size - found.st_blocks * 512)
+
     def free_bytes(self, folder: Path) -> int:
         """Bytes that the file system of a folder has free for this process."""
         found = os.statvfs(folder)

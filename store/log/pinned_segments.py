@@ -39,6 +39,7 @@ class PinnedSegments(Segments):
                 _make_room(len(self.bases))
                 for base in self.bases:
                     self._pinned[base] = self._open(base)
+                self.find_gone()  # again: what was removed since has no bytes in these files
                 return
             except (FileNotFoundError, LogCorrupt):
                 if attempt == _TRIES - 1:

@@ -188,12 +188,13 @@ class LogReader:
     async def chunk(self, position: int, end: int, max_bytes: int) -> Chunk:
         """Whole frames from `position` on, about `max_bytes` but at least one frame; none at `end`.
 
-        Known damage is skipped.
+        Ranges that are gone are skipped.
         """
-        behind = self._segments.damaged.behind(position)
+        behind = self._segments.gone.behind(position)
         if behind != position:
             found = Chunk(end, end, b"") if behind >= end else await self.chunk(behind, end, max_bytes)
-            found.damaged = behind - position
+            if self._segments.damaged.touches(position, behind - 1):
+                found.damaged = behind - position
             return found
         cached = self._tail.find(position)
         if cached is not None:
@@ -202,7 +203,7 @@ class LogReader:
                 data = data[position - begin :]
             return _chunk(position, _whole(data, max_bytes))
         base = self._segments.base_of(position)
-        room = self._segments.damaged.before(position, min(end, base + self._segments.size)) - position
+        room = self._segments.gone.before(position, min(end, base + self._segments.size)) - position
         size = min(max(max_bytes, HEADER_SIZE), room)
         if size <= _SMALL:
             data = await self._read(position, size)
@@ -318,7 +319,7 @@ class LogReader:
     def _corrupt(self, position: int) -> LogCorrupt:
         """Build the error for damage at a position. Logs each position once."""
         error = LogCorrupt(segment_name(self._segments.base_of(position)), position, "damaged record")
-        if position not in self.met and len(self.met) < _MAX_MET and not self._segments.damaged.covers(position):
+        if position not in self.met and len(self.met) < _MAX_MET and not self._segments.gone.covers(position):
             self.met.add(position)
             logger.error("%s", error)
         return error

@@ -6,11 +6,11 @@ written (`durable_of`). If a valid frame behind the bad byte was written when th
 went bad later: nothing is cut, and the log does not open. Otherwise the bytes are a torn tail, which was never
 acknowledged, and they are overwritten with zeros.
 
-Known damage (`store.log.damaged_ranges`) is skipped.
+Ranges that are gone, damaged or removed (`Segments.gone`), are skipped.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,7 +64,7 @@ def find_end(segments: Segments, checked: int, durable: int) -> tuple[int, int, 
     while last is None and first > begin:  # the views have records of this segment that never reached the disk
         first -= segments.size
         last = _last_batch(segments, first)
-    end = segments.damaged.behind(begin if last is None else last.position + len(last.data))
+    end = segments.gone.behind(begin if last is None else last.position + len(last.data))
     _refuse_damage(segments, end)
     if end < durable:
         raise LogCorrupt(segment_name(segments.base_of(end)), end, f"records up to {durable} are lost: the log ends")
@@ -98,29 +98,29 @@ def _last_batch(segments: Segments, position: int) -> SealedBatch | None:
 
 
 def sound_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
-    """Yield the log from `position` on, up to the first byte that is neither in a valid frame nor in a range of known
-    damage."""
+    """Yield the log from `position` on, up to the first byte that is neither in a valid frame nor in a range that is
+    gone."""
     base = segments.base_of(position)
     while segments.has(base):
         for batch in segment_batches(segments, position):
             yield batch
             position = batch.position + len(batch.data)
-        behind = segments.damaged.behind(position)
+        behind = segments.gone.behind(position)
         if behind == position:
             base += segments.size
-            if not _continues(segments, base, position):
+            if not continues(segments, base, position):
                 break
             position = base
         else:
             position, base = behind, segments.base_of(behind)
 
 
-def segment_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
+def segment_batches(segments: Segments, position: int) -> Generator[SealedBatch, None, None]:
     """Yield the batches of one segment from `position` on, as `sound_batches` does."""
     base = segments.base_of(position)
     fd = segments.open(base)
     try:
-        while (position := segments.damaged.behind(position)) < base + segments.size:
+        while (position := segments.gone.behind(position)) < base + segments.size:
             data, last = _sound(segments, fd, base, position)
             if not data:
                 break
@@ -133,7 +133,7 @@ def segment_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
 def _sound(segments: Segments, fd: int, base: int, position: int) -> tuple[bytes, int]:
     """Read valid frames at `position`, about as many as fit a batch but at least one. Returns them and where the last
     one begins in them."""
-    room = segments.damaged.before(position, base + segments.size) - position
+    room = segments.gone.before(position, base + segments.size) - position
     data = segments.disk.read(fd, min(_BATCH, room), position - base)
     last, valid = record.verify(data, position)
     if valid == 0 and len(data) >= HEADER_SIZE:
@@ -144,7 +144,7 @@ def _sound(segments: Segments, fd: int, base: int, position: int) -> tuple[bytes
     return data[:valid], last
 
 
-def _continues(segments: Segments, base: int, end: int) -> bool:
+def continues(segments: Segments, base: int, end: int) -> bool:
     """Whether the segment at `base` begins with a frame that was written when the log ended at `end`."""
     if not segments.has(base):
         return False
@@ -204,7 +204,7 @@ def _rewrite(segments: Segments, batch: SealedBatch) -> None:
     """
     last = record.split(batch.data)[-1]
     base = segments.base_of(batch.position + last)
-    begin = max(record.durable_of(batch.data, last), base, segments.damaged.last_end(batch.position))
+    begin = max(record.durable_of(batch.data, last), base, segments.gone.last_end(batch.position))
     fd = segments.open(base)
     try:
         end = batch.position + len(batch.data)

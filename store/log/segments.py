@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from store.errors import LogCorrupt, StoreClosed, StoreError
-from store.log.damaged_ranges import DamagedRanges, read_damaged
+from store.log.damaged_ranges import read_damaged, write_damaged
 from store.log.disk import Disk
+from store.log.ranges import NO_RANGES, Ranges
+from store.log.removed_ranges import NOTHING_REMOVED, Removed, read_removed, write_removed
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ class Segments:
     __slots__ = (
         "_descriptors",
         "_forgotten",
+        "_holes",
         "_lock",
         "_preparing",
         "_stopped",
@@ -39,6 +42,8 @@ class Segments:
         "damaged",
         "disk",
         "folder",
+        "gone",
+        "removed",
         "size",
     )
 
@@ -47,7 +52,10 @@ class Segments:
         self.size = size
         self.disk = disk
         self.bases: list[int] = []
-        self.damaged = DamagedRanges()  # ranges that are not read
+        self.damaged = NO_RANGES
+        self.removed = NOTHING_REMOVED
+        self.gone = NO_RANGES  # both: ranges that are not read
+        self._holes: dict[int, int] = {}  # base → bytes of a segment that take no place on disk
         self._descriptors: dict[int, int] = {}  # base → descriptor, least recently used first; the loop's own
         self._forgotten: list[int] = []  # segments before the log's begin that still have files, the oldest first
         self._preparing: threading.Thread | None = None
@@ -70,7 +78,7 @@ class Segments:
         Raises `LogCorrupt` when a segment is missing or does not belong to this log, and `StoreError` for another file
         with the suffix of segments.
         """
-        self.damaged = read_damaged(self.folder)
+        self.find_gone()
         paths = list(self.folder.glob("*.log"))
         for path in paths:
             if not path.stem.isdecimal() or path.name != segment_name(int(path.stem)):
@@ -81,6 +89,42 @@ class Segments:
                 raise LogCorrupt(segment_name(base), base, "not a segment of this log (name or size)")
             if base != self.bases[0] + number * self.size:
                 raise LogCorrupt(segment_name(base), base, "the segment before it is missing")
+
+        for base in self.bases:
+            if self.removed.ranges.touches(base, base + self.size - 1):
+                self._holes[base] = self.disk.holes(self.folder / segment_name(base))
+
+    def find_gone(self) -> None:
+        """Read the lists of damaged and of removed ranges. Raises `StoreError` when one of them is damaged."""
+        self.set_gone(read_damaged(self.folder), read_removed(self.folder))
+
+    def set_gone(self, damaged: Ranges, removed: Removed) -> None:
+        """Set the ranges that are not read."""
+        self.damaged, self.removed = damaged, removed
+        self.gone = Ranges([*damaged, *removed.ranges]) if removed.ranges else damaged
+
+    def write_gone(self, folder: Path, end: int) -> None:
+        """Write the ranges that are not read into the folder of a copy of this log that ends at `end`. Raises
+        OSError."""
+        write_damaged(folder, self.damaged.up_to(end), self.disk)
+        write_removed(folder, self.removed.up_to(end), self.disk)
+
+    @property
+    def whole_from(self) -> int:
+        """From here on the log has every record. Views can only be folded on from here or behind."""
+        return max(self.begin, self.removed.ranges.end)
+
+    def disk_bytes(self) -> int:
+        """Bytes that all segments take on disk."""
+        return len(self.bases) * self.size - self.hole_bytes()
+
+    def hole_bytes(self) -> int:
+        """Bytes of all segments that take no place on disk."""
+        return sum(self._holes.values())
+
+    def size_on_disk(self, base: int) -> int:
+        """Bytes that a segment takes on disk."""
+        return self.size - self._holes.get(base, 0)
 
     @property
     def begin(self) -> int:
@@ -137,20 +181,23 @@ class Segments:
         """Bytes that the file system has free. For any thread."""
         return self.disk.free_bytes(self.folder)
 
-    def cut_for_room(self, wanted: int, active: int, limit: int) -> int:
-        """Where the log has to begin, at most at `limit`, so that `wanted` bytes are free. For any thread.
+    def cut_for_room(self, wanted: int, end: int, kept: int) -> int:
+        """Where the log has to begin so that `wanted` bytes are free, and room for the next segment if that has no file
+        yet. For any thread.
 
-        If the segment behind the one at `active` has no file yet, room for that is left as well.
-
-        0 if nothing has to be removed, or if that would free nothing. Raises OSError.
+        At least `kept` bytes stay of the log, which has its end at `end`, and so does its last segment. 0 if nothing
+        has to be removed, or if that would free nothing. Raises OSError.
         """
+        last = self.base_of(max(end - 1, 0))
         with self._lock:
-            bases = [base for base in self.bases if base + self.size <= limit]
+            bases = self.bases[: bisect_left(self.bases, last)]
+            left = end - self.begin - self.hole_bytes()
         cut = 0
-        is_prepared = (self.folder / segment_name(active + self.size)).exists()
+        is_prepared = (self.folder / segment_name(last + self.size)).exists()
         lacking = wanted + (0 if is_prepared else self.size) - self.disk.free_bytes(self.folder)
         for base in bases:
-            if lacking <= 0:
+            left -= self.size_on_disk(base)
+            if lacking <= 0 or left < kept:
                 break
             freed = self.disk.freed_by_removal(self.folder / segment_name(base))
             if freed:
@@ -158,12 +205,27 @@ class Segments:
                 cut = base + self.size
         return cut
 
+    def replace(self, base: int) -> None:
+        """Replace the file of a segment by the one beside it with the suffix `.new`, durably. For any thread. Raises
+        OSError."""
+        path = self.folder / segment_name(base)
+        self.disk.rename(path.with_suffix(".new"), path)
+        self.disk.sync_folder(self.folder)
+
+    def replaced(self, base: int) -> None:
+        """Go on with the new file of a segment."""
+        fd = self._descriptors.pop(base, None)
+        if fd is not None:
+            os.close(fd)
+        self._holes[base] = self.disk.holes(self.folder / segment_name(base))
+
     def forget(self, begin: int) -> None:
         """Let the log begin at the segment `begin`. The files of the earlier segments stay until `remove`."""
         with self._lock:
             count = bisect_left(self.bases, begin)
             gone, self.bases[:count] = self.bases[:count], []
         for base in gone:
+            self._holes.pop(base, None)
             fd = self._descriptors.pop(base, None)
             if fd is not None:
                 os.close(fd)

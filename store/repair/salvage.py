@@ -10,8 +10,9 @@ from typing import Final
 
 from store.errors import LogCorrupt
 from store.file_copy import Copier
-from store.log.damaged_ranges import DamagedRanges, write_damaged
+from store.log.damaged_ranges import write_damaged
 from store.log.disk import UNREADABLE, Disk
+from store.log.ranges import Ranges
 from store.log.segments import Segments, segment_name
 from store.repair.verify import Damage, pieces
 from store.views.database.database import Checkpoint
@@ -66,7 +67,7 @@ def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[
             found.append(piece)
         else:
             end = piece.position + len(piece.data)
-    end = segments.damaged.behind(end)
+    end = segments.gone.behind(end)
     if saved is not None and end < durable:
         resumes = -(-max(saved.position, durable) // size) * size
         what = f"records up to {durable} are lost"
@@ -74,16 +75,16 @@ def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[
         _complete(log, size, begin, resumes, disk)
     if found:
         ranges = [(damage.position, damage.resumes or 0) for damage in found]
-        write_damaged(log, DamagedRanges([*segments.damaged, *ranges]), disk)
+        write_damaged(log, Ranges([*segments.damaged, *ranges]), disk)
     return found
 
 
 def forget_reclaimed(segments: Segments) -> None:
     """Drop damaged ranges in segments that retention has removed."""
-    kept = DamagedRanges((first, end) for first, end in segments.damaged if end > segments.begin)
+    kept = Ranges((first, end) for first, end in segments.damaged if end > segments.begin)
     if kept.size() != segments.damaged.size():
         write_damaged(segments.folder, kept, segments.disk)
-        segments.damaged = kept
+        segments.set_gone(kept, segments.removed)
 
 
 def _complete(log: Path, size: int, begin: int | None, end: int, disk: Disk) -> bool:

@@ -15,7 +15,6 @@ import record
 from store.data_folder import Folder, is_data_folder, read_meta
 from store.errors import LogCorrupt, StoreError
 from store.file_copy import Copier
-from store.log.damaged_ranges import write_damaged
 from store.log.disk import Disk
 from store.log.pinned_segments import PinnedSegments
 from store.log.recovery import clear, frames_behind, missing_at_begin, sound_batches
@@ -121,7 +120,7 @@ def _audit(found: Audit, segments: Segments, missing: Damage | None, durable: in
         segment = by_base[segments.base_of(piece.position)]
         segment.records += len(record.split(piece.data))
         segment.end = found.end
-    found.end = segments.damaged.behind(found.end)
+    found.end = segments.gone.behind(found.end)
     if missing is not None:
         found.damage.append(missing)
     elif found.end < durable:
@@ -152,7 +151,7 @@ def pieces(segments: Segments, position: int, durable: int = 0) -> Iterator[Seal
         for batch in sound_batches(segments, position):
             end = batch.position + len(batch.data)
             yield batch
-        end = segments.damaged.behind(end)
+        end = segments.gone.behind(end)
         resumes: int | None = None
         is_damage = end < durable
         for at, proven in frames_behind(segments, end):
@@ -193,8 +192,7 @@ def repair(path: Path, disk: Disk) -> tuple[Damage | None, Path | None]:
             if int(file.stem) > base or not segments.has(base):
                 file.unlink()
         disk.sync_folder(folder.log)
-        if segments.damaged:
-            write_damaged(folder.log, segments.damaged.up_to(damage.position), disk)
+        segments.write_gone(folder.log, damage.position)
         if segments.has(base):
             _cut(folder.log / segment_name(base), damage.position - base, segments.size, disk)
         return damage, copies

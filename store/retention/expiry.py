@@ -60,23 +60,24 @@ class Expiry:
         end, size = self._log.end, self._segments.size
         active = self._segments.base_of(max(end - 1, 0))
         cut, oldest = self._views.begin, self._views.begin_time
-        too_long = max(end - self._bytes if self._bytes else 0, await self._cut_for_room(end, active))
+        too_full = await self._cut_for_room(end)
+        left = end - cut - self._segments.hole_bytes()
         while cut + size <= active:
-            if cut + size > too_long:
-                newest = await self._newest_before(cut + size, active)
+            left -= self._segments.size_on_disk(cut)
+            if cut + size > too_full and not (self._bytes and left >= self._bytes):
+                newest = await self.newest_before(cut + size)
                 if newest is None or not await self._has_expired(range(cut, cut + size), oldest, newest):
                     break
                 oldest = newest
             cut += size
         return cut
 
-    async def _cut_for_room(self, end: int, active: int) -> int:
+    async def _cut_for_room(self, end: int) -> int:
         """Up to where segments have to go so that the disk has the configured room, and room for the next segment."""
         if not self._free_bytes:
             return 0
-        limit = min(active, self._segments.base_of(max(end - self._keep_bytes, 0)))
         run = asyncio.get_running_loop().run_in_executor
-        return await run(None, self._segments.cut_for_room, self._free_bytes, active, limit)
+        return await run(None, self._segments.cut_for_room, self._free_bytes, end, self._keep_bytes)
 
     async def time_of(self, position: int) -> int:
         """Store time of the record at `position`, or of the next one behind known damage. Raises `LogCorrupt`."""
@@ -85,19 +86,27 @@ class Expiry:
             raise LogCorrupt(segment_name(position), position, "no record behind damage")
         return record.store_time_of(chunk.data, 0)
 
-    async def _newest_before(self, base: int, active: int) -> int | None:
+    async def newest_before(self, base: int) -> int | None:
         """An upper bound of the store times before `base`: that of the first valid record that begins a segment.
 
         None if there is no such record, or if nothing is removed by age now.
         """
         if not (self._age_s or self._ages_s) or self._clock() // _HOUR_MS % 24 not in self._hours:
             return None
-        for following in range(base, active + 1, self._segments.size):
+        for following in range(base, self._log.end, self._segments.size):
             try:
                 return await self.time_of(following)
             except LogCorrupt:
                 continue
         return None
+
+    def has_passed(self, newest: int, age_s: float) -> bool:
+        """Whether records up to the store time `newest` are older than an age."""
+        return _is_past(self._clock(), newest, age_s)
+
+    def keeps(self, parent: bytes, newest: int) -> bool:
+        """Whether a parent topic needs its records in a segment whose store times are up to `newest`."""
+        return not self.has_passed(newest, self._ages_s.get(parent, self._age_s))
 
     async def _has_expired(self, log: range, oldest: int, newest: int) -> bool:
         """Whether the segment `log` is past the age of each parent topic that has a record in it.

@@ -18,11 +18,12 @@ from operator import itemgetter
 from typing import Final
 
 from store.config import StoreConfig
-from store.errors import LogCorrupt
+from store.errors import LogCorrupt, StoreFailed
 from store.log.commitlog import CommitLog
 from store.log.reader import LogReader
 from store.log.segments import Segments
 from store.log.writer import Clock
+from store.retention.compaction import Compaction
 from store.retention.expiry import Expiry
 from store.views.database.database import Database
 from store.views.database.keeping import Keeper
@@ -71,6 +72,9 @@ class Retention:
         self._stopped = asyncio.Event()
         self._is_due = asyncio.Event()  # a check, or a stop
         self._task: asyncio.Task[None] | None = None
+        self._compaction = Compaction(
+            config, segments, views, self._expiry, self._keep_all, self._flush, self.removing, self._stopped
+        )
         self._is_disk_low = False  # and nothing can be removed: a warning says so
 
     def start(self) -> None:
@@ -104,6 +108,27 @@ class Retention:
                 if generation is None or not await self._fold_ends(generation):
                     break
                 self._views.drop_generation(generation)
+            await self._compact()
+
+    async def _compact(self) -> None:
+        """Free the disk of records that nobody needs, in segments that others need. Removing segments comes first."""
+        if self._compaction.is_on and not self._log.failed:
+            await self._checkpoint()
+        while not self._stopped.is_set() and not self._log.failed:
+            search = await self._compaction.next()
+            if search is None:
+                return
+            await self._compaction.compact(search)
+            if self._is_due.is_set() and not self._stopped.is_set():
+                self._is_due.clear()
+                await self._remove_expired()
+
+    async def _flush(self) -> None:
+        """Checkpoint the views, and flush them to disk. Raises `StoreError` and OSError."""
+        await self._checkpoint()
+        await asyncio.get_running_loop().run_in_executor(None, self._database.flush)
+        if self._log.failed:
+            raise StoreFailed("the log has failed: nothing is removed until a restart")
 
     async def _remove_expired(self) -> None:
         await self._remove_files()  # those that the last call could not remove

@@ -26,7 +26,7 @@ from store import control
 from store.api import Addressed, Bounds, Commit, dead_letter_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
 from store.errors import StoreError
-from store.log.damaged_ranges import NO_DAMAGE, DamagedRanges
+from store.log.ranges import NO_RANGES, Ranges
 from store.log.writer import SealedBatch
 from store.views.access import Access
 from store.views.database.database import Checkpoint, Database
@@ -69,9 +69,10 @@ class Views:
     """
 
     def __init__(
-        self, database: Database, config: StoreConfig, begin: int, begin_time: int, damaged: DamagedRanges = NO_DAMAGE
+        self, database: Database, config: StoreConfig, begin: int, begin_time: int, gone: Ranges = NO_RANGES
     ) -> None:
-        self.damaged = damaged  # ranges of the log that are not read
+        self.gone = gone  # ranges of the log that are not read
+        self.removals = 0  # how often records left the log since it was opened
         self.partitions = config.partitions
         self._database = database
         self._config = config
@@ -86,7 +87,7 @@ class Views:
         self._state = State(database)
         self._index = Index(database, begin, self.position, self._generation_bytes)
         self._begins = Begins(self._index, self.references, begin_time)
-        self.is_whole = self._begins.are_zero and not damaged  # every record ever written can be read
+        self.is_whole = self._begins.are_zero and not gone  # every record ever written can be read
         self.names = Names(self._state)
         self._tails = Tails(config.max_queue_ends, config.partitions)
         self._dispatcher = Dispatcher(
@@ -218,7 +219,7 @@ class Views:
     @floors.setter
     def floors(self, floors: Floors) -> None:
         self._begins.floors = floors
-        self.is_whole = self._begins.are_zero and not self.damaged
+        self.is_whole = self._begins.are_zero and not self.gone
 
     @property
     def begin(self) -> int:
@@ -231,8 +232,8 @@ class Views:
         return self._begins.store_time
 
     def is_gone(self, position: int) -> bool:
-        """Whether a record cannot be read: retention removed it, or it is in a range of known damage."""
-        return position < self._index.begin or (bool(self.damaged) and self.damaged.covers(position))
+        """Whether a record cannot be read: retention removed it, or the log is known to be damaged there."""
+        return position < self._index.begin or (bool(self.gone) and self.gone.covers(position))
 
     def has_gone(self, refs: bytes) -> bool:
         """Whether any record of these packed references may be gone."""
@@ -240,14 +241,23 @@ class Views:
             return False
         begin = self._index.begin
         low, high = record.extent(refs)
-        return low < begin or (bool(self.damaged) and self.damaged.touches(low, high))
+        return low < begin or (bool(self.gone) and self.gone.touches(low, high))
 
     def reclaim(self, begin: int, begin_time: int) -> None:
         """Let the log begin at `begin`, with a record of `begin_time`. All changes up to there must be checkpointed."""
         assert begin <= self.checkpointed
         self._begins.move(begin, begin_time)
         self.is_whole = False
+        self.removals += 1
         self.held.begin = begin
+
+    def remove(self, gone: Ranges) -> None:
+        """Do not return records in `gone`, which are all ranges that are not read. All changes up to there must be
+        checkpointed."""
+        assert gone.end <= self.checkpointed
+        self.gone = gone
+        self.is_whole = False
+        self.removals += 1
 
     def oldest_generation(self) -> int | None:
         """The oldest generation if all its records are removed, so that its index entries can be dropped; else None."""

@@ -25,8 +25,9 @@ from store.exports.copying import CopyOptions
 from store.exports.restore import restore
 from store.exports.snapshot import Snapshot
 from store.exports.until import Until
-from store.log.damaged_ranges import FILE, DamagedRanges, read_damaged
+from store.log.damaged_ranges import FILE, read_damaged
 from store.log.disk import Disk
+from store.log.ranges import Ranges
 from store.log.segments import segment_name
 from store.repair.verify import audit, repair
 from tests.store.images import copy_image
@@ -615,7 +616,7 @@ def whole_log(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, tuple[Path
 def test_damaged_ranges_cover_their_positions(pairs):
     ranges = [(begin, begin + length) for begin, length in pairs]
     bad = {position for begin, end in ranges for position in range(begin, end)}
-    damaged = DamagedRanges(ranges)
+    damaged = Ranges(ranges)
     assert bool(damaged) == bool(bad)
     assert {position for begin, end in damaged for position in range(begin, end)} == bad
     assert all(a[1] < b[0] for a, b in pairwise(damaged))

@@ -42,6 +42,11 @@ def log_begin(engine: Queries) -> int:
     return engine._views.begin
 
 
+def there(engine: Queries, frames: list[bytes]) -> list[bytes]:
+    """Those of the records that retention has not removed in the middle of the log."""
+    return [frame for frame in frames if not engine._views.gone.covers(record.position_of(frame, 0))]
+
+
 async def read_log(engine: Queries) -> list[bytes]:
     """All sealed records there are, each checked to be where it says it is, behind the one before."""
     size = engine._reader._segments.size
@@ -58,7 +63,8 @@ async def read_log(engine: Queries) -> list[bytes]:
         for start, end in pairwise(starts):
             at = record.position_of(chunk.data, start)
             assert at == chunk.position + start
-            assert at == behind or (at % size == 0 and at - size < behind < at), "a gap in the log"
+            is_padding = at % size == 0 and at - size < behind < at
+            assert at == behind or is_padding or engine._views.gone.behind(behind) == at, "a gap in the log"
             assert record.store_time_of(chunk.data, start) >= time, "time runs backwards"
             time = record.store_time_of(chunk.data, start)
             behind = at + end - start
@@ -256,7 +262,8 @@ async def _check_retained(engine: Queries, model: Model, rng: Random) -> None:
 
 async def _check_keys(engine: Queries, model: Model, rng: Random) -> None:
     for parent, key in sorted({*model.keys, (b"a", b"k"), (b"a", b"")}):
-        begin = log_begin(engine)
+        known = model.keys.get((parent, key), [])
+        entries = sorted(entry for entry in known if _is_there(engine, entry))
         found: list[bytes] = []
         after: int | None = None
         while True:
@@ -267,10 +274,9 @@ async def _check_keys(engine: Queries, model: Model, rng: Random) -> None:
             after = page.after
             if after is None:
                 break
-        entries = sorted(entry for entry in model.keys.get((parent, key), []) if entry.position >= begin)
-        begin, floor = log_begin(engine), engine._views.floors.of_parent(parent)
-        there = [entry.frame for entry in entries if entry.position >= begin]
-        young = {f for f in there if record.store_time_of(f, 0) >= floor or record.decode(f, 0)[1] & FLAG_HELD}
+        floor = engine._views.floors.of_parent(parent)
+        left = [entry.frame for entry in entries if _is_there(engine, entry)]
+        young = {f for f in left if record.store_time_of(f, 0) >= floor or record.decode(f, 0)[1] & FLAG_HELD}
         wanted = [entry.frame for entry in entries if entry.frame in young or entry.frame in found]
         assert found == wanted, "keys"  # of what retention took meanwhile, some may have been found before
 
@@ -295,8 +301,8 @@ async def _check_queue(engine: Queries, model: Model, name: bytes, rng: Random) 
         assert got.count <= limit and (found or got.offset == len(entries)), f"queue {name!r} at {offset}"
         assert got.data == b"".join(entry.frame for entry in found), f"queue {name!r} at {got.offset}: wrong data"
         assert not any(_is_old(floors, entry) for entry in found), f"queue {name!r} at {got.offset}: too old"
-        there = [entry for entry in passed if entry.position >= log_begin(engine)]
-        assert all(_is_old(engine._views.floors, entry) for entry in there), f"queue {name!r} at {offset}: skipped"
+        left = [entry for entry in passed if _is_there(engine, entry)]
+        assert all(_is_old(engine._views.floors, entry) for entry in left), f"queue {name!r} at {offset}: skipped"
         offset = got.next_offset
     if entries:
         time = rng.choice(entries).time + rng.randrange(-1, 2)
@@ -313,6 +319,11 @@ def _first(engine: Queries, model: Model, name: bytes) -> int:
     elif name[:1] == b"p":
         floor = floors.of_parent(name[1:-3])
     return model.first(name, log_begin(engine), floor)
+
+
+def _is_there(engine: Queries, entry: Entry) -> bool:
+    """Whether retention has not removed the record of a message."""
+    return not engine._views.is_gone(entry.position)
 
 
 def _is_old(floors: Floors, entry: Entry) -> bool:

@@ -21,7 +21,7 @@ async def damage_record(history: "History") -> None:
     await history.check_start(engine)
     await history.close(engine)
     history.keep_views(engine)
-    frames = history.truth.behind(checks.log_begin(engine))
+    frames = checks.there(engine, history.truth.behind(checks.log_begin(engine)))
     if not frames:
         return
     history.counts["flips"] += 1

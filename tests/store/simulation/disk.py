@@ -129,6 +129,8 @@ class SimulatedDisk(Disk):
                 write.lost = True
             raise _failed()
         file.sync()
+        size = os.fstat(fd).st_size
+        file.durable += bytes(size - len(file.durable))
         self._after(kind)
 
     def sync_folder(self, folder: Path) -> None:
@@ -180,6 +182,16 @@ class SimulatedDisk(Disk):
             if self.fault.wait < 0:
                 self.fault = None
                 raise _failed()
+
+    def rename(self, path: Path, target: Path) -> None:
+        kind = self._operate()
+        if kind == "cut":
+            self.dead = True
+            raise PowerCut
+        if kind == "error":
+            raise _failed()
+        super().rename(path, target)
+        self._after(kind)
 
     def free_bytes(self, folder: Path) -> int:
         return self.capacity - sum(path.stat().st_size for path in folder.glob("*.log"))

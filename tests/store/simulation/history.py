@@ -17,6 +17,7 @@ from store.api import Appended, Commit
 from store.engine import Engine
 from store.errors import RecordTooLarge, StoreError, ViewsDamaged
 from store.log.commitlog import PendingAppend
+from store.log.removed_ranges import Removed
 from store.log.segments import segment_name
 from tests.store.simulation import checks
 from tests.store.simulation.backups import Backups
@@ -70,6 +71,7 @@ class History:
         self._backups = Backups(folder / "backups", rng, self.counts, self.now)
         self._highest_begin = 0  # of the log, that there ever was
         self._reclaimed: dict[int, list[bytes]] = {}  # sealed records of segments that retention took, by base
+        self._dropped: set[int] = set()  # positions of records that retention took out of the middle of the log
         self._durable = 0  # up to where the last life knew the log to be on disk
         self.engine: Engine | None = None  # while it is open
 
@@ -134,10 +136,21 @@ class History:
                 continue
             self.disk.fault = None
             self.engine = engine
+            self._watch_dropping(engine)
             engine.on_commit(self._on_commit)
             engine.on_transaction_check(self._publishers.on_check)
             return engine
         raise AssertionError("the store does not open")
+
+    def _watch_dropping(self, engine: Engine) -> None:
+        compaction = engine._retention._compaction
+        publish = compaction._publish
+
+        async def checked(removed: Removed) -> None:
+            self._check_dropping(engine, removed)
+            await publish(removed)
+
+        compaction._publish = checked  # type: ignore[method-assign]
 
     def _on_commit(self, commit: Commit) -> None:
         self.commits.append(commit)
@@ -173,7 +186,8 @@ class History:
         found = await checks.read_log(engine)
         begin = record.position_of(found[0], 0) if found else checks.log_begin(engine)
         self._learn_reclaimed(begin)
-        known = self.truth.behind(begin)
+        found = checks.there(engine, found)  # without what was removed while it was read
+        known = checks.there(engine, self.truth.behind(begin))
         assert found[: len(known)] == known, "records are not what they were"
         self.truth.grow(found[len(known) :])
 
@@ -182,7 +196,7 @@ class History:
         size = self.config.segment_size
         for base in range(self.truth.end // size * size, begin, size):
             path = self.path / "log" / segment_name(base)
-            frames = self._reclaimed.get(base) or _frames(path)
+            frames = self._reclaimed[base] if base in self._reclaimed else _frames(path)
             end = self.truth.end
             self.truth.grow([frame for frame in frames if record.position_of(frame, 0) >= end])
 
@@ -330,6 +344,21 @@ class History:
         self._reclaimed[base] = _frames(path)
         self.counts["reclaimed"] += 1
 
+    def _check_dropping(self, engine: Engine, removed: Removed) -> None:
+        """Records in the middle of the log are about to go."""
+        size, known = self.config.segment_size, engine._segments.removed.ranges
+        end = -(-removed.ranges.end // size) * size
+        assert end <= engine._writer.durable // size * size, "records go from the segment that is written to"
+        self._learn_reclaimed(end)
+        frames = [frame for frame in self.truth.behind(checks.log_begin(engine)) if record.position_of(frame, 0) < end]
+        dropped = [frame for frame in frames if removed.ranges.covers(record.position_of(frame, 0))]
+        dropped = [frame for frame in dropped if not known.covers(record.position_of(frame, 0))]
+        assert all(self.reclaiming.may_drop(frame, self._clock.latest) for frame in dropped), "a record goes too early"
+        if dropped:
+            assert all(copy.position >= end for copy in self.copies.possible), "the views on disk still need it"
+            self._dropped |= {record.position_of(frame, 0) for frame in dropped}
+            self.counts["dropped"] += len(dropped)
+
     async def _end(self, engine: Engine) -> None:
         ending = self.rng.choice(("stop", "kill", "kill", "power", "power", "power"))
         is_armed = self.disk.fault is not None and self.disk.fault.kind != "views"
@@ -363,7 +392,7 @@ class History:
 
     def keep_views(self, engine: Engine) -> None:
         """After a clean stop the views are on disk; or somebody deletes them, which is allowed."""
-        if self.rng.random() < 0.1 and not checks.log_begin(engine):
+        if self.rng.random() < 0.1 and not engine._segments.whole_from:
             shutil.rmtree(self.path / "views")
             self.copies.lost()
         else:
@@ -379,7 +408,7 @@ class History:
     def _is_gone(self, entry: Entry) -> bool:
         """Whether a message may be passed over: retention took it, or its parent topic keeps nothing as old."""
         floor = self.reclaiming.floor(parent_of(entry.topic), self._clock.latest)
-        return entry.position < self._highest_begin or entry.time < floor
+        return entry.position < self._highest_begin or entry.position in self._dropped or entry.time < floor
 
 
 async def _attempt(work: Coroutine[None, None, object]) -> bool:

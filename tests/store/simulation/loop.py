@@ -16,6 +16,7 @@ from typing import Any
 
 import store.log.commitlog
 import store.log.segments
+import store.retention.compaction
 import store.retention.retention
 from store.log.commitlog import Flush, PendingAppend
 
@@ -148,6 +149,7 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
         Lock=threading.Lock,
     )
     store.retention.retention.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
+    store.retention.compaction.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import record
 from matcher.names import parent_of
-from record.layout import HEADER_SIZE
+from record.layout import HEADER_SIZE, Kind
 from store.config import StoreConfig, hours_of_day
 from store.log.disk import Disk
+from store.log.removed_ranges import read_removed
 from store.log.segments import segment_name
 from tests.store.simulation.model import Model
 
@@ -46,9 +48,10 @@ class Reclaiming:
         """
         config = self._config
         following = base + config.segment_size
-        if config.retention_free_bytes and self._lacks(end) > freed and end - following >= config.retention_keep_bytes:
+        left = end - following - self._holes(following)
+        if config.retention_free_bytes and self._lacks(end) > freed and left >= config.retention_keep_bytes:
             return True
-        if config.retention_bytes and end - following >= config.retention_bytes:
+        if config.retention_bytes and left >= config.retention_bytes:
             return True
         if now // 3_600_000 % 24 not in hours_of_day(config.retention_hours):
             return False
@@ -61,6 +64,17 @@ class Reclaiming:
             for parent in _parents(range(base, following), model)
         )
 
+    def may_drop(self, frame: bytes, now: int) -> bool:
+        """Whether a record may leave the middle of the log: it is no message, or too old for its parent topic."""
+        kind, _, _, topic, _, _, _ = record.decode(frame, 0)
+        age_s = self._config.retention_parents.get(parent_of(topic), self._config.retention_age_s)
+        return kind != Kind.MESSAGE or _is_past(now, record.store_time_of(frame, 0), age_s)
+
+    def _holes(self, base: int) -> int:
+        """Bytes of the segments from `base` on that take no place on disk."""
+        found = [path.stat() for path in self._log.glob("*.log") if int(path.stem) >= base]
+        return sum(max(0, stat.st_size - 512 * stat.st_blocks) for stat in found)
+
     def _lacks(self, end: int) -> int:
         """Bytes that the disk has too few, with those of a next segment."""
         size = self._config.segment_size
@@ -69,8 +83,10 @@ class Reclaiming:
         return wanted - self._disk.free_bytes(self._log)
 
     def _first_time(self, base: int) -> int:
-        """Store time of a segment's first record."""
-        header = (self._log / segment_name(base)).read_bytes()[:HEADER_SIZE]
+        """Store time of the first record in a segment, or behind it, that is left."""
+        size = self._config.segment_size
+        position = read_removed(self._log).ranges.behind(base)
+        header = (self._log / segment_name(position - position % size)).read_bytes()[position % size :][:HEADER_SIZE]
         return int.from_bytes(header[24:32], "little")
 
 

@@ -21,6 +21,8 @@ def settings(rng: Random) -> StoreConfig:
             (0, 0, 20, {}),
             (4 * size, 0, 20, {}),
             (0, 0, 20, {b"a": 5, b"": 0}),
+            (0, 0, 5, {b"b": 0, b"c": 20}),
+            (9 * size, 0, 5, {b"many": 0}),
             (6 * size, 3 * size, 0, {b"a": 10, b"b": 30, b"many": 1}),
         )
     )
