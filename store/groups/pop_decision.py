@@ -231,6 +231,8 @@ class PopDecision:
             if queue.next >= end:
                 continue
             first = queue.first if self._is_whole else max(queue.first, self._views.first(queue.queue))
+            if first >= end:
+                continue
             floor = queue.state.floor if queue.state is not None and queue.state.unfinished else first
             room = min(self._config.max_group_leases - leased, floor + self._config.max_group_window - first)
             if room <= 0:
@@ -242,7 +244,7 @@ class PopDecision:
             if self._selected is not None:
                 leased += self._lease_selected(queue, first, end, self._selected[queue.queue], room)
                 left = self._records if self._has_room else 0
-            elif first < end:
+            else:
                 count = min(room, left, end - first)
                 queue.end = end
                 wanted.append(queue)
@@ -278,9 +280,10 @@ class PopDecision:
         planned = sum([wanted for _, _, wanted in runs])
         before_all = self._records
         is_all = planned < before_all
+        all_gone: list[tuple[QueueDecision, int]] = []  # and the first offset behind those that are
         for i in range(len(queues)):
             if not self._has_room:
-                return
+                break
             queue, packed = queues[i], refs[i]
             _, first, wanted = runs[i]
             count = len(packed) // REFERENCE
@@ -290,22 +293,28 @@ class PopDecision:
                 packed = self._views.references(queue.queue, first, examined - first)
                 self._gone_left -= len(packed) // REFERENCE
                 if self._are_gone(packed):
-                    self._is_cut_short = examined < queue.end or self._gone_left <= 0
-                    if queue.state is not None:
-                        queue.state.seen = examined
+                    behind = first + len(packed) // REFERENCE
+                    self._is_cut_short = behind < queue.end or self._gone_left <= 0
+                    all_gone.append((queue, behind))
+                    continue
             before = self._records
             behind, _ = self._lease(queue, first, 1, packed)
             self._go_on(queue, before - self._records, behind)
         if self._has_room and (not is_all or (self.is_limited and before_all - self._records < planned)):
             self._is_cut_short = True  # there may be messages in place of those that left the log
+        for queue, behind in all_gone:
+            if self._is_cut_short:  # by a record: what is only `seen` may be forgotten when the call is repeated
+                queue.passed = behind - queue.next
+                queue.reclaimed += queue.passed
+                queue.next = behind
+            elif queue.state is not None:
+                queue.state.seen = behind
 
     def _lease_selected(
         self, queue: QueueDecision, first: int, queue_end: int, selected: SelectedMessages, room: int
     ) -> int:
         """Lease wanted messages from offset `first` on, and pass over the others. Returns how many are leased."""
         end = min(selected.end, queue_end)
-        if first >= queue_end:
-            return 0
         if not selected.first <= first < end:  # the group was moved, or other calls were faster
             self._is_cut_short = True
             return 0

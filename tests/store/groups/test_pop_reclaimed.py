@@ -53,10 +53,12 @@ async def give_up(bench: Bench, count: int) -> None:
         assert (await bench.pop(records=1, most=1)).runs == []
 
 
-async def test_a_pop_goes_on_where_all_that_it_planned_for_is_gone(tmp_path: Path):
-    """As many messages as the group may lease are planned for. Nothing has to be settled before it gets others."""
+@pytest.mark.parametrize("objects", [1, 1_000])
+async def test_a_pop_goes_on_where_all_that_it_planned_for_is_gone(tmp_path: Path, objects: int):
+    """As many messages as the group may lease are planned for. Nothing has to be settled before it gets others, and
+    nothing has to stay in memory."""
     bounds = replace(CONFIG, segment_size=4096, retention_bytes=4096, retention_check_s=1e6, max_group_leases=4)
-    bench = await Bench(tmp_path, bounds).open()
+    bench = await Bench(tmp_path, replace(bounds, max_group_objects=objects, checkpoint_keys=1)).open()
     await bench.fill(3)
     await bench.pop(records=3, invisible=2)
     await bench.append(*(message(number, b"a/c", 400) for number in range(40)))
@@ -70,9 +72,24 @@ async def test_a_pop_goes_on_where_all_that_it_planned_for_is_gone(tmp_path: Pat
     (run,) = (await bench.pop(OTHER, records=1)).runs
     assert run.offset > 0
     await bench.engine.settle(b"g", receipts(PopResult([run], None, is_limited=False)))
-    popped = await bench.pop(DEAD, OTHER, records=10)
+    popped = await bench.pop(DEAD, OTHER, Q, records=10)
     assert (popped.runs, popped.available_at) == ([], bench.now)  # at once, if the call is repeated
-    assert await bench.take(DEAD, OTHER, records=10) == numbers(*range(run.offset + 1, run.offset + 4))
+    assert popped.reclaimed == 3
+    assert await bench.take(DEAD, OTHER, Q, records=10) == numbers(*range(run.offset + 1, run.offset + 4))
+    await bench.engine.close()
+
+
+async def test_nothing_has_to_be_settled_for_messages_that_are_gone(tmp_path: Path):
+    bench = reclaiming(tmp_path, 4096)
+    bench.config = replace(bench.config, max_group_leases=1)
+    await bench.open()
+    await bench.fill(2)
+    await bench.engine.settle(b"g", receipts(await bench.pop(records=1)))
+    await bench.append(*(message(number, b"a/d", 400) for number in range(40)), message(0, b"a/c"))
+    await bench.engine._retention.enforce()
+    assert await bench.take(OTHER) == numbers(0)
+    popped = await bench.pop(Q, OTHER)
+    assert popped == PopResult([], bench.now + 10_000, is_limited=False)
     await bench.engine.close()
 
 
@@ -117,7 +134,7 @@ async def test_many_records_that_are_gone_are_passed_over_in_several_pops(tmp_pa
     await give_up(bench, 1)
     assert await bench.take(DEAD, records=10) == numbers(5_000)
     looked = await bench.pop(DEAD, records=1)
-    assert looked == PopResult([], bench.now, is_limited=False)
+    assert looked == PopResult([], bench.now, is_limited=False, reclaimed=4_096)
     assert await bench.take(DEAD, records=1) == numbers(5_001)
     assert (await bench.lag())[DEAD] == (0, 5_002, 2, 2)
     await bench.engine.close()
