@@ -10,7 +10,7 @@ import pytest
 
 import record
 from record.layout import FLAG_RETAIN, Kind
-from store.api import Appended, partition_queue, topic_queue
+from store.api import Appended, filter_queue, partition_queue, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import NoSuchMessage, StoreError
@@ -22,6 +22,7 @@ from store.exports.until import Until
 from store.log.removed_ranges import FILE, read_removed
 from store.log.segments import Segments
 from store.repair.verify import audit
+from tests.store.retention.test_parents import subscribe
 
 pytestmark = pytest.mark.usefixtures("retention_on_request")
 
@@ -124,6 +125,34 @@ async def test_a_store_opens_again_without_the_removed_records(tmp_path: Path):
     found = audit(tmp_path)
     assert (found.damage, found.torn) == ([], 0)
     assert kept[0] in left
+    await store.engine.close()
+
+
+async def test_queues_answer_the_same_after_a_restart(tmp_path: Path):
+    """Even if they begin further back then: the removed messages at the log's begin are passed over."""
+    store = await Store(tmp_path).open()
+    await subscribe(store.engine)
+    while store.engine.stats().log_end < SEGMENT:
+        await store.append(b"debug/x", 9000)
+    store.now += 1
+    kept = await store.fill(4, b"ever/x")
+    store.now += 61_000
+    kept.append(await store.append(b"debug/x", 10))
+    await store.engine._retention.enforce()
+    queue = filter_queue(b"#")
+    begins: list[int] = []
+    for _ in range(2):
+        assert store.engine.stats().log_begin == SEGMENT
+        begins.append((await store.engine.bounds(queue)).begin)
+        fetched = await store.engine.fetch(queue, begins[-1], 1, 1 << 20)
+        offset = fetched.offset
+        found = [record.position_of(fetched.data, 0)]
+        while (fetched := await store.engine.fetch(queue, fetched.next_offset, 1, 1 << 20)).count:
+            found.append(record.position_of(fetched.data, 0))
+        assert found == kept
+        await store.engine.close()
+        await store.open()
+    assert begins[0] < begins[1] <= offset
     await store.engine.close()
 
 

@@ -286,6 +286,8 @@ async def _check_queue(engine: Queries, model: Model, name: bytes, rng: Random) 
     bounds = await engine.bounds(name)
     begin = _first(engine, model, name)
     assert (bounds.begin, bounds.end) == (begin, len(entries)), f"queue {name!r}"
+    hidden = [entry for entry in entries[:begin] if _is_there(engine, entry)]
+    assert all(_is_old(engine._views.floors, entry) for entry in hidden), f"queue {name!r} begins too late"
     if begin:
         await _check_refused(engine, name, begin - 1)
     await _check_refused(engine, name, len(entries) + 1)
@@ -311,13 +313,15 @@ async def _check_queue(engine: Queries, model: Model, name: bytes, rng: Random) 
 
 
 def _first(engine: Queries, model: Model, name: bytes) -> int:
-    """Where a queue begins now: it has messages of one parent topic, which may have an age of its own, or of any."""
-    floors = engine._views.floors
-    floor = 0
+    """Where a queue begins now: it has messages of one parent topic, which may have an age of its own, or of any.
+
+    Nothing that entered before the log's first record is there. At the next start, that is the first record left.
+    """
+    floors, floor = engine._views.floors, engine._views.begin_time
     if name[:1] == b"t":
-        floor = floors.of_parent(parent_of(name[1:]))
+        floor = max(floor, floors.of_parent(parent_of(name[1:])))
     elif name[:1] == b"p":
-        floor = floors.of_parent(name[1:-3])
+        floor = max(floor, floors.of_parent(name[1:-3]))
     return model.first(name, log_begin(engine), floor)
 
 
