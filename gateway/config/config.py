@@ -115,7 +115,7 @@ class GroupConfig:
     # Where it begins a topic that is new to it: at the oldest message, behind the newest, or ("recent") at the first
     # if that is less than an hour old, and else behind the newest.
     start: str = one_of("recent", "earliest", "latest")
-    fifo: bool = False  # it gets the messages of a topic in order, one at a time
+    fifo: bool = False  # messages without a message group are in order too, by topic; clients handle them one by one
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from gateway.rocketmq.status import RocketError
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
-from store.api import PopRequest, Receipts, Start, Store
+from store.api import Ordering, PopRequest, Receipts, Start, Store
 
 _MARGIN_S: Final = 0.5  # between the reply and the client's timeout
 _DEFAULT_WAIT_S: Final = 20.0
@@ -63,7 +63,6 @@ class ReceiveCalls:
         if records < 0:
             raise RocketError(pb.BAD_REQUEST, "the batch size must not be negative")
         selection = selection_of(request.filter_expression)
-        ordered = self._clients.is_fifo(client_key, source.group)
         pop = PopRequest(
             source.group,
             source.queues,
@@ -72,7 +71,7 @@ class ReceiveCalls:
             invisible_ms,
             self._start(source),
             selection=selection,
-            ordered=ordered,
+            ordering=self._ordering(source, client_key),
             member=client_key.client_id.encode(),
             user=client_key.user,
         )
@@ -110,6 +109,14 @@ class ReceiveCalls:
             return Start.EARLIEST
         configured = self._configured.get(source.group)
         return Start.RECENT if configured is None else Start(configured.start)
+
+    def _ordering(self, source: Source, client_key: ClientKey) -> Ordering:
+        """Which messages a client gets in order. A client without FIFO may handle the messages of an answer at the same
+        time. It gets dead letters without order: they do not become dead letters again, so one that always fails would
+        hold up its key for good."""
+        if self._clients.is_fifo(client_key, source.group):
+            return Ordering.ALL_KEYS
+        return Ordering.NONE if source.key[:1] == b"d" else Ordering.NAMED_KEYS
 
     def _invisible_ms(self, request: pb.ReceiveMessageRequest) -> int:
         if request.auto_renew or not request.HasField("invisible_duration"):

@@ -20,6 +20,17 @@ class Start(Enum):
     RECENT = "recent"
 
 
+class Ordering(Enum):
+    """Which messages a member is leased in order: nothing of an ordering key while an older message of it is leased or
+    waits to come again. The key of a message is what its user property `ordering_key` names, or else its topic."""
+
+    NONE = "none"
+    # Those that name a key, one of each key at a time: the member may handle all that it gets at the same time. Those
+    # that name none are leased as without order.
+    NAMED_KEYS = "named keys"
+    ALL_KEYS = "all keys"  # the member handles the messages of a key in the order in which it gets them
+
+
 @dataclass(slots=True, frozen=True)
 class PopRequest:
     """What a member of a group asks for: the arguments of `GroupStore.pop`."""
@@ -36,9 +47,7 @@ class PopRequest:
     # New messages that it does not match are passed over, and are finished for the group. All members must use the same
     # selection. It is not applied again to messages that come again.
     selection: Selection = EVERYTHING
-    # Lease nothing of an ordering key while an older message of it is leased out or waits to come again. The key of a
-    # message is what its user property `ordering_key` names, or else its topic.
-    ordered: bool = False
+    ordering: Ordering = Ordering.NONE
     # The gateway that asks. Its leases end with it, and gateways that share a group take turns. b"": the process of the
     # store itself.
     owner: bytes = b""

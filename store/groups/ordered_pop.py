@@ -14,7 +14,7 @@ from typing import Final
 
 from matcher.selector import Selection
 from record.layout import REFERENCE
-from store.api import PopRequest, Run
+from store.api import Ordering, PopRequest, Run
 from store.config import StoreConfig
 from store.groups.pop_decision import PASSED, PopDecision, begin_all, turn_of
 from store.groups.queue_decision import MOST_DEAD, QueueDecision, runs_of
@@ -28,6 +28,7 @@ _MOST_COVERED: Final = 1 << 18  # offsets that all of `KeyOrders` cover: up to 2
 _ORDER: Final = 64  # a `KeyOrder` counts as so many offsets more
 _FIRST_PAGE: Final = 32  # new messages that are examined at once; each further page is twice as long
 _PAGE: Final = 512  # at most
+_COMMIT_MS: Final = 10  # until a call is repeated that could not build on records under way
 _GONE: Final = bytes(REFERENCE)  # in place of a reference that is gone
 
 # What has to come before a message can be leased, if that is not a time.
@@ -60,11 +61,18 @@ class KeyOrders:
             if oldest.order is old:
                 oldest.order = None
 
+    def drop(self, leases: QueueLeases) -> None:
+        """No pop needs the order of the leases."""
+        known = self._known.pop((leases.group, leases.queue), None)
+        if known is not None:
+            self._covered -= known[1].counted
+        leases.order = None
+
 
 class _OrderedQueue:
     """A queue of an ordered pop."""
 
-    __slots__ = ("ahead", "chosen", "first", "order", "queue", "tags")
+    __slots__ = ("ahead", "chosen", "first", "full", "order", "queue", "tags")
 
     def __init__(self, queue: QueueDecision, order: KeyOrder, first: int) -> None:
         self.queue = queue
@@ -72,6 +80,7 @@ class _OrderedQueue:
         self.first = first  # the first offset whose record may be in the log
         self.chosen: list[tuple[int, int]] = []  # leased: offset, deliveries from then on
         self.tags: set[int] = set()  # keys of which something is leased or given up
+        self.full: set[int] = set()  # those of which this pop leases no more
         self.ahead: list[int] | None = None  # `order.ahead` before the decision changed it
 
 
@@ -87,8 +96,11 @@ class OrderedPopDecision(PopDecision):
         now: int,
         selected: dict[bytes, SelectedMessages] | None,
         orders: KeyOrders,
+        met: tuple[bytes, int] | None = None,  # `PopDecision.met` of the decision that this one replaces
     ) -> None:
         super().__init__(views, config, request, queues, now, selected)
+        self._is_of_named = request.ordering is Ordering.NAMED_KEYS
+        self._replaced = met
         self._orders = orders
         self._selection: Selection = request.selection
         self._left = MOST_EXAMINED  # references and keys that may still be examined
@@ -123,20 +135,34 @@ class OrderedPopDecision(PopDecision):
         state = queue.state
         if state is None:
             if queue.uncommitted is not None:
-                self.is_limited = True
+                self._wait_for_commit()
                 return None
-            return _OrderedQueue(queue, KeyOrder(queue.next, self._selection), first)
+            return _OrderedQueue(queue, self._new_order(queue, queue.next), first)
         order = state.order
-        if order is None or order.selection != self._selection or (order.ahead and order.ahead[0] < queue.next):
-            order = KeyOrder(state.floor, self._selection)
+        if (
+            order is None
+            or order.selection != self._selection
+            or (order.is_of_named and not self._is_of_named)  # the stricter order serves both
+            or (order.ahead and order.ahead[0] < queue.next)
+        ):
+            order = self._new_order(queue, state.floor)
         order.drop_before(state.floor)
         opened = _OrderedQueue(queue, order, first)
         is_complete = self._cover_entries(opened, state)
         self._orders.use(state, order)
         if is_complete and order.end < queue.next:  # a pop of the group that was not ordered is under way
-            self.is_limited = True
+            self._wait_for_commit()
             return None
         return opened if is_complete else None
+
+    def _new_order(self, queue: QueueDecision, begin: int) -> KeyOrder:
+        met = self._replaced[1] if self._replaced is not None and self._replaced[0] == queue.queue else -1
+        return KeyOrder(begin, self._selection, self._is_of_named, met)
+
+    def _wait_for_commit(self) -> None:
+        """Have the call be repeated when the records of a queue under way may be committed."""
+        self.is_limited = True
+        self._retry_at = self._now + _COMMIT_MS
 
     def _cover_entries(self, opened: _OrderedQueue, state: QueueLeases) -> bool:
         """Have the order cover all entries. Returns False if that takes more pops."""
@@ -200,6 +226,8 @@ class OrderedPopDecision(PopDecision):
         if key is None:
             return
         key.is_ready = False
+        if tag in opened.full:
+            return
         if tag in opened.tags:  # what is before was leased by this pop
             at, wait = bisect_left(key.offsets, key.leased), _NOTHING
         else:
@@ -213,7 +241,7 @@ class OrderedPopDecision(PopDecision):
         elif at < len(key.offsets):
             heappush(free, (key.offsets[at], at, tag))
         elif not key.offsets:
-            del order.keys[tag]
+            order.remove(tag)
 
     def _lease_first(self, opened: _OrderedQueue, free: list[tuple[int, int, int]]) -> bool:
         """Lease the first message that may be leased. Returns False if there is no room."""
@@ -227,6 +255,10 @@ class OrderedPopDecision(PopDecision):
             return False
         key.leased = offset + 1
         opened.tags.add(tag)
+        if self._is_of_named and opened.chosen and opened.chosen[-1][0] == offset:
+            opened.full.add(tag)
+            heappop(free)
+            return True
         at, wait = self._next_free(opened, key, at + 1)
         if wait == _NOTHING and at < len(key.offsets):
             heapreplace(free, (key.offsets[at], at, tag))
@@ -325,7 +357,10 @@ class OrderedPopDecision(PopDecision):
             self._is_cut_short = True
             return False
         wanted: list[int] | None = None
-        if self._selected is not None and begin >= opened.first:
+        if begin < queue.first:  # other pops found that there is nothing to lease before
+            end = min(end, queue.first)
+            wanted = []
+        elif self._selected is not None and begin >= opened.first:
             selected = self._selected[queue.queue]
             if not selected.first <= begin < selected.end:  # other calls were faster, or the rest is not examined
                 self._is_cut_short = True

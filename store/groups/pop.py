@@ -27,6 +27,7 @@ from store.api import (
     Done,
     Failed,
     Handed,
+    Ordering,
     PopRequest,
     PopResult,
     Receipts,
@@ -88,16 +89,8 @@ class GroupService:
             await self._unlocked(group)
         selected = await self._select(request) if request.selection != EVERYTHING else None
         now = self._clock()
-        queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
-        self._admit(group, [each.queue for each in queues if each.state is None and each.uncommitted is None])
-        if request.ordered:
-            decision: PopDecision = OrderedPopDecision(
-                self._views, self._config, request, queues, now, selected, self._orders
-            )
-        else:
-            decision = PopDecision(self._views, self._config, request, queues, now, selected)
+        decision = self._decide(request, now, selected)
         try:
-            decision.decide()
             touched = decision.touched()
             popped = PopResult([], decision.available_at(), decision.is_limited, decision.is_full, decision.reclaimed())
             answer: _Answer | None = None
@@ -133,6 +126,28 @@ class GroupService:
             offsets = [(run.queue, run.offset + index) for run in popped.runs for index in range(run.count)]
             popped.dead_letters = [letters[key] for key in offsets if key in letters]
         return popped
+
+    def _decide(self, request: PopRequest, now: int, selected: dict[bytes, SelectedMessages] | None) -> PopDecision:
+        """Decide about a pop. Raises `TooManyGroups` and ValueError."""
+        group = request.group
+        queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
+        self._admit(group, [each.queue for each in queues if each.state is None and each.uncommitted is None])
+        met: tuple[bytes, int] | None = None
+        if not _is_in_order(request, queues):
+            if request.ordering is Ordering.NAMED_KEYS:
+                for queue in queues:
+                    if queue.state is not None and queue.state.order is not None:
+                        self._orders.drop(queue.state)
+            decision = PopDecision(self._views, self._config, request, queues, now, selected)
+            _complete(decision)
+            met = decision.met
+            if met is None:
+                return decision
+            decision.undo()
+            queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
+        decision = OrderedPopDecision(self._views, self._config, request, queues, now, selected, self._orders, met)
+        _complete(decision)
+        return decision
 
     async def settle(
         self,
@@ -304,9 +319,10 @@ class GroupService:
         wanted = request.max_records
         queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
         begin_all(self._views, group, queues, request.start, self._clock())
+        is_in_order = _is_in_order(request, queues)
         for each in sorted(queues, key=turn_of):
             first, some = each.first, wanted
-            if request.ordered:
+            if is_in_order:
                 first = each.next
                 order = None if each.state is None else each.state.order
                 if order is not None and order.selection == request.selection:
@@ -467,6 +483,25 @@ class GroupService:
     async def _unlocked(self, group: bytes) -> None:
         while (lock := self._locks.get(group)) is not None:
             await asyncio.wait((lock,))
+
+
+def _is_in_order(request: PopRequest, queues: Sequence[QueueDecision]) -> bool:
+    """Whether a pop has to look at ordering keys. Named keys count only while the group has messages that name some."""
+    if request.ordering is not Ordering.NAMED_KEYS:
+        return request.ordering is Ordering.ALL_KEYS
+    for queue in queues:
+        if queue.state is not None and queue.state.order is not None and queue.state.order.is_needed:
+            return True
+    return False
+
+
+def _complete(decision: PopDecision) -> None:
+    """Make a decision, or leave everything as it was."""
+    try:
+        decision.decide()
+    except BaseException:
+        decision.undo()
+        raise
 
 
 def _check_ms(time: int) -> None:

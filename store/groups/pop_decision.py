@@ -2,7 +2,8 @@
 
 Messages that come again and are due go first, the longest due before others; those that were leased too often become
 dead letters instead. New messages follow, from the queue that waited longest for its turn. Nothing is changed here but
-claims and `QueueLeases.due`, which `undo` restores. `ordered_pop` has the pops of ordered groups.
+claims and `QueueLeases.due`, which `undo` restores. `ordered_pop` has the pops of ordered groups. Where only named keys
+are in order, a pop is decided here first. It counts only if it met no message that names a key (`met`).
 """
 
 from bisect import bisect_left
@@ -11,9 +12,9 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 import record
-from record.layout import REFERENCE
+from record.layout import NAMES_KEY, REFERENCE
 from store import control
-from store.api import PopRequest, Run, Start, dead_letter_queue
+from store.api import Ordering, PopRequest, Run, Start, dead_letter_queue
 from store.config import StoreConfig
 from store.groups.queue_decision import MOST_DEAD, QueueDecision, runs_of
 from store.groups.selection import MOST_EXAMINED, SelectedMessages
@@ -59,7 +60,10 @@ class PopDecision:
         self._is_short = False  # fewer references came than were asked for
         self.leases: list[Run] = []  # in the order in which the caller gets them, without their data
         self.refs: list[bytes] = []  # of each lease: packed references to its records
+        self._retry_at = -1  # ms, when a call may get more because records under way are committed by then
         self.is_limited = False  # there is more, for which something has to be settled
+        self._is_for_unnamed = request.ordering is Ordering.NAMED_KEYS  # it may not lease messages that name a key
+        self.met: tuple[bytes, int] | None = None  # the first such message that it met: its queue and offset
         self._is_cut_short = False  # there may be more, for which the call has to be repeated
 
     def decide(self) -> None:
@@ -112,7 +116,7 @@ class PopDecision:
 
     def available_at(self) -> int | None:
         """When more may come by itself, ms; None if only a new message brings some."""
-        first = self._now if self._is_cut_short else -1
+        first = self._now if self._is_cut_short else self._retry_at
         for queue in self._queues:
             times = queue.uncommitted.untils if queue.uncommitted is not None else []
             if queue.leases:
@@ -406,6 +410,12 @@ class PopDecision:
             records -= 1
             left -= length
             count += 1
+        if self._is_for_unnamed and count:
+            named = _first_named(refs[: count * REFERENCE])
+            if named >= 0:
+                self.met = (queue.queue, first + named)
+                self._bytes = 0  # the pop ends
+                return 0
         self._records, self._bytes = records, left
         if count:
             self._add_run(queue, Run(queue.queue, first, count, deliveries, b""), refs[: count * REFERENCE])
@@ -445,6 +455,14 @@ def _start_of(views: Views, queue: bytes, start: Start, now: int) -> int:
         if not refs or now - record.unpack_refs(refs)[2][0] < _RECENT_MS:
             return 0
     return views.end(queue)
+
+
+def _first_named(refs: bytes) -> int:
+    """The index of the first of these messages that names its ordering key; -1: none does."""
+    tags = record.unpack_refs(refs)[3]
+    if max(tags) < NAMES_KEY:
+        return -1
+    return [tag >= NAMES_KEY for tag in tags].index(True)
 
 
 def turn_of(queue: QueueDecision) -> int:

@@ -9,6 +9,7 @@ from matcher.selector import EVERYTHING, Selection
 from record.layout import Kind
 from store.api import (
     Appended,
+    Ordering,
     PopRequest,
     PopResult,
     Receipts,
@@ -91,11 +92,11 @@ class Bench:
         most: int = 0,
         group: bytes = b"g",
         selection: Selection = EVERYTHING,
-        ordered: bool = False,
+        ordering: Ordering = Ordering.NONE,
         early: bool = False,
     ) -> PopResult:
         request = PopRequest(
-            group, queues or (Q,), records, size, invisible, start, most, selection, ordered, early=early
+            group, queues or (Q,), records, size, invisible, start, most, selection, ordering, early=early
         )
         return await self.engine.pop(request)
 

@@ -219,6 +219,29 @@ def push() -> None:
     pushed.shutdown()
 
 
+def message_groups() -> None:
+    """A group without configuration: `b` fails once and holds up its message group, but no other message."""
+    consumer("group").shutdown()
+    got: Queue[tuple[str, int]] = Queue()
+
+    def consume(each: Any) -> bool:
+        got.put((each.body.decode(), each.delivery_attempt))
+        return each.body != b"b" or each.delivery_attempt > 1
+
+    pushed = PushConsumer(configuration(), "group", Listener(consume), {"home": ALL})
+    pushed.startup()
+    sender = producer("home")
+    for text in "abcd":
+        sender.send(message(text, message_group="order-7"))
+    for text in ("x", "y"):
+        sender.send(message(text, message_group="order-8"))
+    sender.send(message("z"))
+    found = [got.get(timeout=30) for _ in range(8)]
+    assert [each for each in found if each[0] in "abcd"] == [("a", 1), ("b", 1), ("b", 2), ("c", 1), ("d", 1)]
+    assert [each for each in found if each[0] in "xy"] == [("x", 1), ("y", 1)]
+    pushed.shutdown()
+
+
 def hold() -> None:
     """Takes messages and never ends: to be killed."""
 

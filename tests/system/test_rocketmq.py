@@ -48,7 +48,9 @@ def _environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "HOME": str(tmp_path)}  # where the client writes its log
 
 
-@pytest.mark.parametrize("scenario", ["devices_and_services", "leases", "selections", "later", "transactions", "push"])
+@pytest.mark.parametrize(
+    "scenario", ["devices_and_services", "leases", "selections", "later", "transactions", "push", "message_groups"]
+)
 def test_services_run_over_rocketmqs_sdk(rocket_node: Callable[..., Any], tmp_path: Path, scenario: str) -> None:
     run(rocket_node(), scenario, tmp_path)
 

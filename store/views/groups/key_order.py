@@ -1,8 +1,9 @@
 """Which messages of a queue an ordered group may be leased next: the unfinished ones, by ordering key.
 
 An index for pops, derived from `leases` and from the references of the queue, which have the hash of each message's
-ordering key (`tag`). It is only in memory, made when an ordered group pops, and may be dropped at any time. It covers
-the offsets [begin, end): the entries of the group, and behind them new messages that pops have examined.
+ordering key (`tag`). Where only named keys are in order, a message that names none has a tag of its own. The index is
+only in memory, made when an ordered group pops, and may be dropped at any time. It covers the offsets [begin, end): the
+entries of the group, and behind them new messages that pops have examined.
 
 A key is *ready* if it has to be examined: something of it was settled or leased, or a time has come. A pop examines
 ready keys only, so its work does not grow with the number of messages that wait.
@@ -15,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from record import unpack_refs
-from record.layout import REFERENCE
+from record.layout import NAMES_KEY, REFERENCE
 
 _STALE: Final = 256  # stale elements of `times` before they are removed
 _DROPPED: Final = 1024  # references of finished messages before they are removed
@@ -36,11 +37,28 @@ class KeyMessages:
 class KeyOrder:
     """The unfinished messages of a group in a queue by ordering key."""
 
-    __slots__ = ("_refs", "_tags", "_times", "ahead", "begin", "counted", "end", "keys", "ready", "selection")
+    __slots__ = (
+        "_refs",
+        "_tags",
+        "_times",
+        "ahead",
+        "begin",
+        "counted",
+        "end",
+        "is_of_named",
+        "keys",
+        "met",
+        "named",
+        "ready",
+        "selection",
+    )
 
-    def __init__(self, begin: int, selection: object) -> None:
+    def __init__(self, begin: int, selection: object, is_of_named: bool = False, met: int = -1) -> None:
         self.begin = begin
         self.end = begin
+        self.is_of_named = is_of_named  # only messages that name their key are in order
+        self.met = met  # the message that a pop without order may not lease: it names a key; -1: none
+        self.named = 0  # keys of `keys` that messages name
         self.selection = selection  # of the pops that examined new messages
         self.keys: dict[int, KeyMessages] = {}  # by tag
         self.ready: deque[int] = deque()  # tags, each once
@@ -49,6 +67,11 @@ class KeyOrder:
         self._refs = bytearray()  # of [begin, end)
         self._tags = array("I")  # of [begin, end)
         self._times: list[tuple[int, int]] = []  # heap of (due, tag); elements may be stale
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether pops that keep the order of named keys need it."""
+        return self.named > 0 or self.end <= self.met or not self.is_of_named
 
     @property
     def size(self) -> int:
@@ -83,7 +106,12 @@ class KeyOrder:
     def extend(self, refs: bytes) -> None:
         """Cover the offsets of these references, which follow `end`."""
         self._refs += refs
-        self._tags.extend(unpack_refs(refs)[3])
+        tags = unpack_refs(refs)[3]
+        if self.is_of_named:
+            tags = [
+                tag if tag & NAMES_KEY else offset & (NAMES_KEY - 1) for offset, tag in enumerate(tags, start=self.end)
+            ]
+        self._tags.extend(tags)
         self.end += len(refs) // REFERENCE
 
     def add(self, first: int, end: int, is_leased: bool) -> None:
@@ -93,11 +121,17 @@ class KeyOrder:
             key = self.keys.get(tag)
             if key is None:
                 key = self.keys[tag] = KeyMessages()
+                self.named += tag >= NAMES_KEY
             if not key.offsets:
                 self._make_ready(tag, key)
             key.offsets.append(offset)
             if is_leased:
                 key.leased = offset + 1
+
+    def remove(self, tag: int) -> None:
+        """Remove a key that has no unfinished messages."""
+        del self.keys[tag]
+        self.named -= tag >= NAMES_KEY
 
     def touch(self, first: int, end: int) -> None:
         """Something of these messages has changed."""

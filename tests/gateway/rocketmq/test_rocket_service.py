@@ -333,6 +333,44 @@ async def test_a_fifo_group_gets_messages_in_order(wire: Wire, name: str, report
     assert [each.body for each in await wire.receive(5_000, group=fifo)] == [b"b", b"c"]
 
 
+async def test_any_group_gets_messages_that_have_a_message_group_in_order(wire: Wire) -> None:
+    """An answer has one message of each message group: the client is not told that it has to handle them in turn."""
+    stream = wire.telemetry()
+    subscription = pb.Subscription(group=GROUP)
+    await stream.write(
+        pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription))
+    )
+    assert not (await stream.read()).settings.subscription.fifo
+    await wire.send(b"a", b"b", b"c", message_type=pb.FIFO, message_group="order-7")
+    await wire.send(b"other", message_type=pb.FIFO, message_group="order-8")
+    await wire.send(b"1", b"2")
+    received = {each.body: each for each in await wire.receive()}
+    assert sorted(received) == [b"1", b"2", b"a", b"other"]
+    assert await wire.change(handle(received[b"a"]), 1) == pb.OK
+    assert (await wire.acknowledge(handle(received[b"1"]), handle(received[b"other"]))).status.code == pb.OK
+    await wire.send(b"d", message_type=pb.FIFO, message_group="order-8")
+    assert [each.body for each in await wire.receive(5_000)] == [b"d"]
+    (again,) = await wire.receive(10_000)
+    assert (again.body, again.system_properties.delivery_attempt) == (b"a", 2)
+    assert await wire.dead_letter(handle(again)) == pb.OK
+    (second,) = await wire.receive(5_000)
+    assert second.body == b"b"
+    assert await wire.receive() == []
+    assert await wire.dead_letter(handle(second)) == pb.OK
+    letters = await wire.receive(topic=pb.Resource(name="%DLQ%group"))
+    assert [each.body for each in letters] == [b"a", b"b"]
+
+
+async def test_members_wait_for_a_message_group(wire: Wire) -> None:
+    """The acknowledgement of one member gives a waiting one the next message."""
+    await wire.send(b"a", b"b", message_type=pb.FIFO, message_group="order-7")
+    (first,) = await wire.receive()
+    waiting = asyncio.create_task(wire.receive(20_000))
+    assert await wire.receive() == []
+    assert (await wire.acknowledge(handle(first))).status.code == pb.OK
+    assert [each.body for each in await waiting] == [b"b"]
+
+
 async def test_a_pull_consumer_reads_by_offset(wire: Wire) -> None:
     """It finds offsets, reads from there on, and keeps an offset for its group."""
     sent = await wire.send(*(b"%d" % number for number in range(5)), tag="t")

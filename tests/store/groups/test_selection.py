@@ -12,7 +12,7 @@ import record
 from cloud_sdk.properties import Properties, encode
 from matcher.selector import Selection, SelectorError
 from record.layout import Kind
-from store.api import PopResult, Receipts, Start, partition_queue
+from store.api import Ordering, PopResult, Receipts, Start, partition_queue
 from store.engine import Engine
 from store.groups.selection import MOST_EXAMINED
 from tests.store.popping import CONFIG, DEAD, payloads, receipts
@@ -122,25 +122,25 @@ async def test_a_selection_that_is_none_is_refused(bench: Bench):
 
 async def test_a_key_of_an_ordered_group_is_blocked_while_a_message_is_leased(bench: Bench):
     await bench.append(*(tagged(number, "red") for number in range(6)))
-    first = await bench.pop(P0, records=3, ordered=True)
+    first = await bench.pop(P0, records=3, ordering=Ordering.ALL_KEYS)
     assert numbers(first) == [0, 1, 2]
-    assert await bench.pop(P0, ordered=True) == PopResult([], bench.now + 10_000, is_limited=True)
+    assert await bench.pop(P0, ordering=Ordering.ALL_KEYS) == PopResult([], bench.now + 10_000, is_limited=True)
     await bench.engine.settle(b"g", [Receipts(P0, 0, 1, 1)], [(Receipts(P0, 2, 1, 1), 0)])
-    assert await bench.pop(P0, ordered=True) == PopResult([], bench.now + 10_000, is_limited=True)
+    assert await bench.pop(P0, ordering=Ordering.ALL_KEYS) == PopResult([], bench.now + 10_000, is_limited=True)
     await bench.engine.settle(b"g", [], [(Receipts(P0, 1, 1, 1), 500)])
-    assert await bench.pop(P0, ordered=True) == PopResult([], bench.now + 500, is_limited=True)
+    assert await bench.pop(P0, ordering=Ordering.ALL_KEYS) == PopResult([], bench.now + 500, is_limited=True)
     bench.now += 500
-    again = await bench.pop(P0, ordered=True)
+    again = await bench.pop(P0, ordering=Ordering.ALL_KEYS)
     assert numbers(again) == [1, 2, 3, 4, 5]
 
 
 async def test_order_goes_on_behind_a_dead_letter(bench: Bench):
     await bench.append(*(tagged(number, "red") for number in range(2)))
     for deliveries in range(1, CONFIG.max_deliveries + 1):
-        popped = await bench.pop(P0, records=1, ordered=True)
+        popped = await bench.pop(P0, records=1, ordering=Ordering.ALL_KEYS)
         assert receipts(popped) == [Receipts(P0, 0, 1, deliveries)]
         bench.now += 10_000
-    assert numbers(await bench.pop(P0, ordered=True)) == [1]
+    assert numbers(await bench.pop(P0, ordering=Ordering.ALL_KEYS)) == [1]
     assert numbers(await bench.pop(DEAD)) == [0]
 
 
@@ -170,7 +170,7 @@ async def test_an_ordered_group_gets_each_wanted_message_and_none_before_an_olde
         settled: set[int] = set()
 
         async def pop(records: int) -> None:
-            popped = await bench.pop(P0, records=records, selection=RED, ordered=True)
+            popped = await bench.pop(P0, records=records, selection=RED, ordering=Ordering.ALL_KEYS)
             got = numbers(popped)
             at = 0
             for run in popped.runs:

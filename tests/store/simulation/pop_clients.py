@@ -9,7 +9,7 @@ from itertools import islice
 from random import Random
 from typing import NamedTuple
 
-from store.api import DeadLetter, Failed, PopRequest, PopResult, Receipts, Run, Start, dead_letter_queue
+from store.api import DeadLetter, Failed, Ordering, PopRequest, PopResult, Receipts, Run, Start, dead_letter_queue
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreError
@@ -50,7 +50,8 @@ class PopClients:
         self._config = config
         self._counts = counts
         self._clock = clock
-        self._ordered = {group: rng.choice((0, 1, 0.5)) for group in GROUPS}  # share of its pops
+        # Of the group's members: some have all the same, some differ.
+        self._orderings = {group: rng.choice((*([each] for each in Ordering), list(Ordering))) for group in GROUPS}
         self._out: dict[Key, Out] = {}  # messages that came and were not settled
         self._settling: dict[Key, Out] = {}  # the same of those that are being settled, or perhaps are
         self._finished: dict[Key, int] = {}  # acknowledged, and up to where the log has that
@@ -99,9 +100,9 @@ class PopClients:
             async with asyncio.timeout(rng.choice((0.001, 10, 10, 10))):
                 until = self._clock.now() + invisible
                 start = rng.choice(list(Start))
-                ordered = rng.random() < self._ordered[group]
+                ordering = rng.choice(self._orderings[group])
                 popped = await engine.pop(
-                    PopRequest(group, queues, limit, size, invisible, start, most, ordered=ordered, early=early)
+                    PopRequest(group, queues, limit, size, invisible, start, most, ordering=ordering, early=early)
                 )
         except (StoreError, TimeoutError):
             self._unsure(group)
