@@ -13,6 +13,7 @@ from store.engine import Engine
 from store.errors import StoreError, ViewsDamaged
 from store.log.disk import Disk
 from store.log.pages import PAGE
+from store.views.database import database
 
 SMALL = StoreConfig(segment_size=1 << 16, partitions=1)
 META = (
@@ -133,6 +134,19 @@ async def test_a_segment_that_finds_no_room_leaves_none_behind_and_is_not_tried_
     assert not list((tmp_path / "log").glob("*.new"))
     await engine.close()
     FullDisk.full = False
+
+
+async def test_views_are_not_called_damaged_because_the_disk_is_full(tmp_path: Path, monkeypatch):
+    await (await Engine.open(tmp_path, SMALL)).close()
+
+    def fail(*_: object) -> None:
+        raise Exception("IO error: No space left on device: While appending to file: MANIFEST-000009")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "Rdict", fail)
+        with pytest.raises(OSError, match=r"No space left on device: '.*views'"):
+            await Engine.open(tmp_path, SMALL)
+    await (await Engine.open(tmp_path, SMALL)).close()
 
 
 async def test_views_that_cannot_be_flushed_at_the_end_are_folded_again(tmp_path: Path, monkeypatch, caplog):

@@ -5,7 +5,9 @@ memtable, which reaches the disk entirely or not at all. So rows and checkpoint 
 column families each flush would have to be atomic over all of them, but a manual flush of this binding flushes one.)
 """
 
+import errno
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -34,6 +36,7 @@ from store.errors import ViewsDamaged
 logger = logging.getLogger(__name__)
 
 QUEUE_PREFIX: Final = 21  # bytes of the common prefix of a queue's index keys within a generation
+_NO_SPACE: Final = os.strerror(errno.ENOSPC)
 _CHECKPOINT_KEY: Final = b"mcheckpoint"
 _CHECKPOINT: Final = Struct(">QQQI")
 _LOG_BEGIN_KEY: Final = b"mbegin"
@@ -71,6 +74,7 @@ class Database:
     __slots__ = ("_all_rows", "_db", "_everywhere", "_no_wal", "_path", "_queue_rows", "_read")
 
     def __init__(self, path: Path, cache_bytes: int) -> None:
+        """Open the views. Create them if they do not exist. Raises OSError if the disk has no room."""
         self._path = path
         try:
             path.mkdir(0o750, parents=True, exist_ok=True)  # RocksDB would make it readable for all users
@@ -78,6 +82,8 @@ class Database:
             options = _options(cache_bytes)
             self._db = Rdict(str(path), options, {"default": options})
         except Exception as error:
+            if _NO_SPACE in str(error):
+                raise OSError(errno.ENOSPC, _NO_SPACE, str(path)) from error
             raise ViewsDamaged(path, error) from error
         self._queue_rows: RdictIter | None = None
         self._all_rows: RdictIter | None = None  # both are reused until the next write: see `queue_cursor`
