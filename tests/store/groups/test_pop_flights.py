@@ -15,6 +15,7 @@ from store.api import (
 )
 from store.errors import StoreBusy, StoreError, ViewsDamaged
 from store.log.reader import LogReader
+from store.views.queues.index import Index
 from tests.store.popping import CONFIG, OTHER, Bench, Q, message, numbers, payloads, receipts
 
 pytestmark = pytest.mark.any_store
@@ -137,6 +138,7 @@ async def test_a_pop_that_cannot_be_decided_takes_nothing(bench: Bench, monkeypa
     await bench.fill(4)
     await bench.pop(records=2, invisible=0)
     await bench.pop(OTHER)
+    await bench.engine._checkpointed()  # references are read from the database
 
     def fail(*_: object) -> bytes:
         raise ViewsDamaged(bench.path, OSError(5, "Input/output error"))
@@ -144,7 +146,7 @@ async def test_a_pop_that_cannot_be_decided_takes_nothing(bench: Bench, monkeypa
     for _ in range(2):
         with monkeypatch.context() as patch:
             if fault == "views":
-                patch.setattr(bench.engine._views, "references", fail)
+                patch.setattr(Index, "references", fail)
             with pytest.raises(ViewsDamaged if fault == "views" else ValueError):
                 await bench.pop(Q, topic_queue(b"\xff") if fault == "name" else OTHER)
         assert bench.is_idle
@@ -167,8 +169,9 @@ async def test_a_failed_decision_leaves_no_claim(bench: Bench, monkeypatch: pyte
     first = asyncio.create_task(bench.pop(records=2))
     await asyncio.sleep(0)
     bench.now += 5_000
+    await bench.engine._checkpointed()  # references are read from the database
     with monkeypatch.context() as patch:
-        patch.setattr(bench.engine._views, "references", fail)
+        patch.setattr(Index, "references", fail)
         with pytest.raises(ViewsDamaged):
             await bench.pop(Q)
     with pytest.raises(TypeError):
