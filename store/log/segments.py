@@ -220,7 +220,7 @@ class Segments:
         self._holes[base] = self.disk.holes(self.folder / segment_name(base))
 
     def forget(self, begin: int) -> None:
-        """Let the log begin at the segment `begin`. The files of the earlier segments stay until `remove`."""
+        """Let the log begin at the segment `begin`. The files of the earlier segments stay until `remove_oldest`."""
         with self._lock:
             count = bisect_left(self.bases, begin)
             gone, self.bases[:count] = self.bases[:count], []

@@ -174,8 +174,7 @@ class StoreServer:
         engine = self._engine
         limits = (engine.max_pending - _RESERVE, engine.partitions, engine.max_record, engine.max_wait_ms)
         end = engine.stats().log_end
-        log_id = engine.meta.log_id
-        return Welcome(VERSION, verdict, reason, log_id, self._opening, received, sequence, *limits, end)
+        return Welcome(VERSION, verdict, reason, self._opening, received, sequence, *limits, end)
 
     def _begin(self, gateway: Attached, context: _Context) -> Stream:
         """Create the stream of a gateway."""

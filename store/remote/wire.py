@@ -83,7 +83,6 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     version: int
     verdict: Verdict
     reason: str  # of REFUSED and GIVEN_UP
-    log_id: str
     opening: str  # of the log
     received: int  # last message that arrived, with CONTINUES
     sequence: int  # the gateway's last append in the log, with STARTS

@@ -41,7 +41,7 @@ async def test_reclaimed_messages_are_finished(tmp_path: Path):
 
 
 def reclaiming(path: Path, segment_size: int) -> Bench:
-    """Of which retention leaves a segment or two."""
+    """A bench whose retention leaves one or two segments of the log."""
     bounds = replace(CONFIG, segment_size=segment_size, retention_bytes=segment_size, retention_check_s=1e6)
     return Bench(path, replace(bounds, generation_segments=1))
 
