@@ -184,19 +184,21 @@ class SubscribeHandler:
                 self._spawn(self._answer_when_settled(wants, connection, session, granted, fresh, reply))
             return
 
+        unrecorded = [stored for stored in granted if not stored.qos]
+        frames = self._stop_recording(session, unrecorded)
+        frames += records_of_subscribed(session.client_id, granted)
+        early = self._attach_early(session, unrecorded)
+
         coming = PendingSubscribe()
         session.subscribing.add(coming, [stored.topic_filter for stored in granted])
         session.subscribing.add(coming, [replay_name(stored.topic_filter) for stored in granted if stored.replay >= 0])
-
-        frames = self._stop_recording(session, [stored for stored in granted if not stored.qos])
-        frames += records_of_subscribed(session.client_id, granted)
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
                 session.keep_unrecorded(frames, appended.error)
                 connection.append_failed(appended.error)
             elif not session.closed:
-                self._spawn(self._attach_durable(connection, session, granted, reply, requests, coming))
+                self._spawn(self._attach_durable(connection, session, granted, reply, requests, coming, early))
                 return
             self._end_grants(requests)
 
@@ -217,6 +219,25 @@ class SubscribeHandler:
             session.catch_up()  # others may have waited for these
         return frames
 
+    def _attach_early(self, session: Session, unrecorded: list[StoredSubscription]) -> "_Early":
+        """Make QoS 0 subscriptions of a durable session live before their records are committed. The log has no cursors
+        for them: they would miss what the client publishes right behind its SUBSCRIBE.
+
+        Shared subscriptions and replays read from the log, so they miss nothing. A filter whose earlier SUBSCRIBE is
+        not committed waits for that.
+        """
+        wants = self._router.wants
+        early = _Early(wants is None or wants.is_settled)
+        coming = session.subscribing.names
+        for stored in unrecorded:
+            name = stored.topic_filter
+            if name in coming or stored.replay >= 0 or is_shared(name) or is_below(name, SYS):
+                continue
+            early.add(name, self._attach(session, stored))
+            if early.has_requested_retained:
+                self._request_retained(session, stored, early.is_new(name))
+        return early
+
     def _answer_transient(
         self,
         connection: Connection,
@@ -227,7 +248,9 @@ class SubscribeHandler:
     ) -> None:
         """Send SUBACK. From here on the subscriptions miss nothing."""
         connection.send(reply)
-        self._request_retained(session, granted, fresh)
+        for stored, is_new in zip(granted, fresh, strict=True):
+            self._request_retained(session, stored, is_new)
+        _begin_pending(session)
         subscriptions = [session.subscriptions.get(stored.topic_filter) for stored in granted if stored.replay >= 0]
         if subscriptions:
             cursors = [each.cursor for each in subscriptions if each is not None and each.cursor is not None]
@@ -314,24 +337,32 @@ class SubscribeHandler:
         reply: bytes,
         requests: list[SubscribeRequest],
         coming: PendingSubscribe,
+        early: "_Early",
     ) -> None:
         try:
             known = await self._store.subscriptions(session.client_id, [request.topic_filter for request in granted])
             if session.closed:
                 return
-            fresh = []
+            made: list[tuple[StoredSubscription, bool]] = []  # and whether each is new; they may have retained values
             for request in granted:
+                name = request.topic_filter
+                if not request.qos and name in early:
+                    if not early.has_requested_retained:
+                        made.append((request, early.is_new(name)))
+                    continue
                 # None: unsubscribed again meanwhile.
-                stored = known.get(request.topic_filter) if request.topic_filter in coming.names else None
+                stored = known.get(name) if name in coming.names else None
                 if not request.qos:
                     stored = request if stored is not None else None  # the log knows nothing of its replay
-                fresh.append(stored is not None and self._attach(session, stored))
+                made.append((request, stored is not None and self._attach(session, stored)))
             _tell_places(session, requests)
             session.subscribing.done(coming)
             if self._router.wants is not None and not self._router.wants.is_settled:
                 await self._router.wants.settled()
             connection.send(reply)
-            self._request_retained(session, granted, fresh)
+            for stored, is_new in made:
+                self._request_retained(session, stored, is_new)
+            _begin_pending(session)
             live = [session.subscriptions[g.topic_filter] for g in granted if g.topic_filter in session.subscriptions]
             await self.learn_ends(session, [s.cursor for s in live if s.cursor is not None])
         except StoreError as error:
@@ -343,24 +374,19 @@ class SubscribeHandler:
         """Note that the shared subscriptions among the requests are made, or have failed."""
         self._shared.end_grants([w.topic_filter for w in requests if w.is_granted and is_shared(w.topic_filter)])
 
-    def _request_retained(self, session: Session, granted: list[StoredSubscription], fresh: list[bool]) -> None:
+    def _request_retained(self, session: Session, stored: StoredSubscription, is_new: bool) -> None:
         """Queue retained messages by Retain Handling (MQTT-3.3.1-9, -10, -11)."""
-        for stored, new in zip(granted, fresh, strict=True):
-            subscription = session.subscriptions.get(stored.topic_filter)
-            if stored.replay >= 0 and new:
-                continue  # the replay has them
-            if subscription is not None and (stored.retain_handling == 0 or (stored.retain_handling == 1 and new)):
-                if is_below(stored.topic_filter, SYS):
-                    self._send_sys_values(subscription)
-                else:
-                    # Values that came after the record of a new subscription are in its queue.
-                    cursor = subscription.cursor if new else None
-                    since = self._router.delivered_end if cursor is None else cursor.start_position
-                    session.pending.request(subscription, since)
-        if session.retained or session.bounded_replays:
-            session.catch_up()
-        else:
-            session.shrink()
+        if stored.replay >= 0 and is_new:
+            return  # the replay has them
+        subscription = session.subscriptions.get(stored.topic_filter)
+        if subscription is not None and (stored.retain_handling == 0 or (stored.retain_handling == 1 and is_new)):
+            if is_below(stored.topic_filter, SYS):
+                self._send_sys_values(subscription)
+            else:
+                # Values that came after the record of a new subscription are in its queue.
+                cursor = subscription.cursor if is_new else None
+                since = self._router.delivered_end if cursor is None else cursor.start_position
+                session.pending.request(subscription, since)
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
         """UNSUBSCRIBE."""
@@ -424,6 +450,36 @@ class SubscribeHandler:
             bounds = await self._store.bounds(cursor.queue)
             cursor.extend(bounds.end)
         session.catch_up()
+
+
+class _Early:
+    """QoS 0 subscriptions of one SUBSCRIBE that were live before their records were committed."""
+
+    __slots__ = ("_new", "has_requested_retained")
+
+    def __init__(self, has_requested_retained: bool) -> None:
+        self._new: dict[bytes, bool] = {}  # by filter
+        # Whether their retained values are requested. A gateway in a process of its own has to wait with that until the
+        # store knows which commits it wants.
+        self.has_requested_retained = has_requested_retained
+
+    def __contains__(self, topic_filter: bytes) -> bool:
+        return topic_filter in self._new
+
+    def add(self, topic_filter: bytes, is_new: bool) -> None:
+        """Add a subscription. `is_new`: there was none with this filter."""
+        self._new[topic_filter] = is_new
+
+    def is_new(self, topic_filter: bytes) -> bool:
+        return self._new[topic_filter]
+
+
+def _begin_pending(session: Session) -> None:
+    """Have what was requested sent."""
+    if session.retained or session.bounded_replays:
+        session.catch_up()
+    else:
+        session.shrink()
 
 
 def _tell_places(session: Session, requests: list[SubscribeRequest]) -> None:

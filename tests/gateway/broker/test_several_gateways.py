@@ -14,7 +14,7 @@ from gateway.mqtt.reasons import ReasonCode
 from store.api import Done
 from store.engine import Engine
 from tests.gateway.mqtt import wire
-from tests.gateway.raw import CONNACK, DISCONNECT, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
+from tests.gateway.raw import CONNACK, DISCONNECT, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, RawClient, ack, connect
 from tests.gateway.several import Several
 from tests.gateway.shared.test_shared import gather, together
 from tests.waiting import patience, until
@@ -60,6 +60,24 @@ async def test_a_client_is_taken_over_from_another_gateway(several: Several, exp
     await again.quiet()
     assert several.engine.gateway_registry.owner(b"c").partition(b"/")[0] == b"a"  # type: ignore[union-attr]
     await again.disconnect()
+
+
+@pytest.mark.parametrize("granted", [0, 1])
+@pytest.mark.parametrize("topic_filter", [b"t", b"t/#"])
+@pytest.mark.parametrize("expiry", [0, EVER])
+async def test_a_subscription_gets_what_its_client_publishes_before_suback(
+    several: Several, granted: int, topic_filter: bytes, expiry: int
+) -> None:
+    subscriber = await client(several, "a", b"c", expiry=expiry)
+    subscriber.send(wire.subscribe(5, 1, (topic_filter, granted)), wire.publish(5, b"t", b"new"))
+    packets = [await subscriber.packet()]
+    while packets[-1].kind != SUBACK:
+        packets.append(await subscriber.packet())
+    await publish(several, "b", b"t", b"later")
+    while packets[-1].kind != PUBLISH or subscriber.parse(packets[-1]).payload != b"later":
+        packets.append(await subscriber.packet())
+    messages = [subscriber.parse(packet) for packet in packets if packet.kind == PUBLISH]
+    assert [message.payload for message in messages] == [b"new", b"later"]
 
 
 async def test_acknowledged_messages_do_not_come_again_at_the_new_gateway(several: Several) -> None:

@@ -222,3 +222,50 @@ async def test_what_waits_behind_a_message_counts_when_the_connection_ends(
     other = await (again or RawClient.connect(node.ports.mqtt, b"c", 5, clean=False, expiry=100))
     await other.quiet()
     await watcher.quiet()
+
+
+# --- messages of the same client right behind its SUBSCRIBE
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("granted", [0, 1, 2])
+@pytest.mark.parametrize("topic_filter", [b"t", b"#", b"$share/g/t"])
+@pytest.mark.parametrize("clean", [False, True])
+async def test_a_subscription_gets_what_its_client_publishes_before_suback(
+    node: Node, version: int, qos: int, granted: int, topic_filter: bytes, clean: bool
+) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", version, clean, expiry=0 if clean else 100)
+    client.send(wire.subscribe(version, 1, (topic_filter, granted)), wire.publish(version, b"t", b"new", qos, 2))
+    packets = [await client.packet()]
+    while packets[-1].kind != SUBACK:
+        packets.append(await client.packet())
+    await publish(node, b"t", b"later", qos=2)
+    while packets[-1].kind != PUBLISH or client.parse(packets[-1]).payload != b"later":
+        packets.append(await client.packet())
+    messages = [client.parse(packet) for packet in packets if packet.kind == PUBLISH]
+    expected = [(b"new", min(qos, granted)), (b"later", granted)]
+    assert [(message.payload, message.qos) for message in messages] == expected
+
+
+@pytest.mark.parametrize("granted", [0, 1])
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize("clean", [False, True])
+async def test_retained_values_come_before_what_is_published_before_suback(
+    node: Node, granted: int, retain: bool, clean: bool
+) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, clean, expiry=0 if clean else 100)
+    await client.publish(b"other", b"old", retain=True)
+    await client.publish(b"t", b"old", retain=True)
+    client.send(wire.subscribe(5, 1, (b"#", granted)), wire.publish(5, b"t", b"new", 1, 2, retain=retain))
+    packets = [await client.packet()]
+    while packets[-1].kind != PUBLISH or client.parse(packets[-1]).payload != b"new":
+        packets.append(await client.packet())
+    await publish(node, b"t", b"later")
+    while packets[-1].kind != PUBLISH or client.parse(packets[-1]).payload != b"later":
+        packets.append(await client.packet())
+    messages = [client.parse(packet) for packet in packets if packet.kind == PUBLISH]
+    found = [(message.topic, message.payload, message.retain) for message in messages]
+    assert [each for each in found if each[1] != b"old"] == [(b"t", b"new", False), (b"t", b"later", False)]
+    values = [(b"other", b"old", True), (b"t", b"old", True)]
+    assert found[:-2] == values or (retain and found[:-2] == values[:1])  # it may be replaced before it is read
