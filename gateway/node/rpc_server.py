@@ -67,7 +67,9 @@ class RpcServer:
             certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
-        self._asking = asking = Authenticating(self._callers, self._store, refusal_reply, self._limits)
+        self._service = Service(self._store, self._limits)
+        on_unsent = self._service.reply_unsent
+        self._asking = asking = Authenticating(self._callers, self._store, refusal_reply, self._limits, on_unsent)
         server = grpc.aio.server(
             interceptors=[asking],
             maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),
@@ -85,7 +87,6 @@ class RpcServer:
                 ("grpc.max_allowed_incoming_connections", room_for_services(config.max_connections)),
             ),
         )
-        self._service = Service(self._store, self._limits)
         self._rocket = RocketService(
             self._store, self._service.groups, self._service.pulls, self._limits, self._settings, self._groups
         )

@@ -35,15 +35,20 @@ Context = Any  # `grpc.aio.ServicerContext` of any request and reply
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 # (method, code, text) → the reply that reports a refusal; None if the protocol has none, and the call is aborted.
 RefusalReply = Callable[[str, grpc.StatusCode, str], object | None]
+# (request, reply): the reply of a unary call is not sent.
+OnUnsent = Callable[[object, object], None]
 
 
 class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic for type checkers only
     """Passes calls on to the services, or refuses them with UNAUTHENTICATED or PERMISSION_DENIED. `Rights` covers the
     native protocol. A service of another protocol checks `CALLER` itself, and `refusal_reply` makes its replies."""
 
-    def __init__(self, callers: Callers, store: Store, refusal_reply: RefusalReply, limits: RpcLimits) -> None:
+    def __init__(
+        self, callers: Callers, store: Store, refusal_reply: RefusalReply, limits: RpcLimits, on_unsent: OnUnsent
+    ) -> None:
         self._callers = callers
         self._refusal_reply = refusal_reply
+        self._on_unsent = on_unsent
         self._budgets = ReplyBudgets(limits.max_unread_bytes)
         self._rights = Rights(store, limits.max_handles)
         self._handlers: dict[str, Handler] = {}  # by method
@@ -85,8 +90,8 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             try:
                 caller = await self._enter(method, request, context)
                 reply = await inner(request, context)
-                if caller.permissions is not None or caller.is_revoked:  # the rights may have changed during the call
-                    await self._rights.require(caller, method, request)
+                if caller.permissions is not None or caller.is_revoked:
+                    await self._require_still(caller, method, request, reply)
             except RequestError as refusal:
                 reply = await self._refuse(method, refusal, context)
             except NotImplementedError:  # the service does not have this method of the protocol
@@ -94,6 +99,14 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             return reply
 
         return call
+
+    async def _require_still(self, caller: Caller, method: str, request: Any, reply: object) -> None:
+        """Check the rights once more before the reply is sent: they may have changed during the call."""
+        try:
+            await self._rights.require(caller, method, request)
+        except BaseException:
+            self._on_unsent(request, reply)
+            raise
 
     def _streaming(self, method: str, inner: Any, checks_requests: bool) -> Callable[[Any, Context], Any]:
         def checked(caller: Caller, requests: Any, context: Context) -> Any:

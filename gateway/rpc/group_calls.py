@@ -116,9 +116,18 @@ class GroupCalls:
 
     def return_leases(self, member: GroupMember, popped: PopResult) -> None:
         """Make messages available again that were leased and not sent. If that fails, their leases expire later."""
-        receipts = [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
+        self._begin_return(
+            member.source, [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
+        )
+
+    def return_reply(self, request: pb.ReceiveRequest, reply: pb.ReceiveReply) -> None:
+        """Make the messages of a reply available again that is not sent."""
+        source = self._source(request)
+        self._begin_return(source, [_receipts(source, run) for run in reply.runs])
+
+    def _begin_return(self, source: Source, receipts: list[Receipts]) -> None:
         if receipts:
-            task = asyncio.create_task(self._return_leases(member.source, receipts))
+            task = asyncio.create_task(self._return_leases(source, receipts))
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)
 

@@ -63,6 +63,11 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         for stream in self._streams:
             stream.stop(_stopping())
 
+    def reply_unsent(self, request: object, reply: object) -> None:
+        """Give back what the reply of a unary call would have brought: the rights of the caller ended meanwhile."""
+        if isinstance(request, pb.ReceiveRequest) and isinstance(reply, pb.ReceiveReply):
+            self._groups.return_reply(request, reply)
+
     async def Produce(
         self,
         request_iterator: AsyncIterator[pb.ProduceRequest],

@@ -174,6 +174,37 @@ async def test_a_changed_user_has_to_authenticate_again(node: Node, question: st
             await waiting
 
 
+@pytest.mark.parametrize("question", ["rules", "user-remove"])
+async def test_messages_leased_by_a_call_whose_rights_ended_are_available_at_once(node: Node, question: str) -> None:
+    await set_user(node, "bob", b"builder")
+    await set_rules(node, "bob", "allow both home/#", "allow both $group/#")
+    engine = node._engine
+    assert engine is not None
+    request = pb.ReceiveRequest(
+        group="g", parent="home", max_records=1, max_bytes=100, invisible_ms=3_600_000, wait_ms=60_000
+    )
+    async with client(node, Credentials("bob", "builder")) as bob:
+        await bob.reset_group("g", "home")
+        metadata = (("authorization", ALICE.header()),)
+        await set_rules(node, "alice", "allow both home/#", "allow both $group/#")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
+            receive = channel.unary_unary("/sluice.v1.Sluice/Receive", request.SerializeToString)
+            waiting = receive(request, metadata=metadata, timeout=PATIENCE_S)
+            assert node._services.rpc._service is not None
+            groups = node._services.rpc._service.groups
+            await until(lambda: groups._lines)
+            if question == "rules":
+                await set_rules(node, "alice", "allow both office/#")
+            else:
+                await ask(node, question, name="alice")
+            await bob.send("home/x", b"x")
+            assert await waiting.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+        async with bob.consumer("g", "home") as members:
+            delivery = await anext(members)
+            assert (delivery.payload, delivery.deliveries) == (b"x", 1)  # nobody was sent it before
+            await delivery.ack()
+
+
 async def test_changes_apply_to_two_concurrent_calls(node: Node) -> None:
     callers = node._services.rpc._callers
     assert callers is not None
