@@ -91,8 +91,9 @@ class MqttConfig:
     # Seconds without an acknowledgement after which other members get the messages.
     shared_ack_timeout: int = bounded(30, 1, 86_400)
     max_sessions: int = bounded(2_000_000, 0, 1 << 40)  # durable sessions, which outlive their connections
-    max_topic_length: int = bounded(MAX_LENGTH, 1, MAX_LENGTH)  # bytes of a topic or filter
-    max_topic_levels: int = bounded(32, 1, MAX_LEVELS)  # of a topic or filter: the cost of a match grows with them
+    # Of a topic that a device or a cloud service publishes to, and of a device's filter.
+    max_topic_length: int = bounded(MAX_LENGTH, 1, MAX_LENGTH)  # bytes
+    max_topic_levels: int = bounded(32, 1, MAX_LEVELS)  # the cost of a match grows with them
     # User properties of a packet or a will, and of a message that a cloud service sends.
     max_user_properties: int = bounded(256, 0, 1_000_000)
     max_filters: int = bounded(1024, 1, 1_000_000)  # of one SUBSCRIBE or UNSUBSCRIBE

@@ -38,7 +38,12 @@ class Services:
     ) -> None:
         """settings: of the store. sources, admissions: see `gateway.http.metrics`."""
         self._config = config
-        limits = RpcLimits(max_user_properties=config.mqtt.max_user_properties)
+        mqtt = config.mqtt
+        limits = RpcLimits(
+            max_user_properties=mqtt.max_user_properties,
+            max_topic_length=mqtt.max_topic_length,
+            max_topic_levels=mqtt.max_topic_levels,
+        )
         self.rpc = RpcServer(engine, authority, limits, settings, config.grpc)
         self.http = HttpFront(engine, authority, sources, admissions, config.http, lambda: self.rpc.calls)
         self.admin = AdminFront(engine, sessions, config.data_dir)

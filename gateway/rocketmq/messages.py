@@ -88,6 +88,9 @@ class Outgoing:
         topic = user.pop(MQTT_TOPIC, "").encode() or parent
         if not is_valid_topic(topic) or parent_of(topic) != parent:
             raise _bad_property(f"{MQTT_TOPIC} {topic[:100]!r} is not an MQTT topic below {parent.decode()!r}")
+        fault = limits.fault_of_topic(topic)
+        if fault is not None:
+            raise RocketError(pb.ILLEGAL_TOPIC, fault)
         self.topic = topic
         flags = _flags(user)
         if self.due_ms is not None:

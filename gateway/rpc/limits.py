@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 from gateway.mqtt.properties import MAX_USER_PROPERTIES
+from matcher.names import MAX_LENGTH, MAX_LEVELS
 
 
 @dataclass(slots=True, frozen=True)
@@ -13,6 +14,8 @@ class RpcLimits:
     max_request_records: int = 16_384  # in one Produce request
     max_message_bytes: int = 8 << 20  # one record's frame in Produce
     max_user_properties: int = MAX_USER_PROPERTIES  # of one message
+    max_topic_length: int = MAX_LENGTH  # bytes of a topic that is published to
+    max_topic_levels: int = MAX_LEVELS
     max_unacknowledged_requests: int = 64  # per Produce stream; beyond it the stream is not read
     max_unacknowledged_bytes: int = 32 << 20
     max_fetch_records: int = 16_384  # per Pull or Receive
@@ -29,6 +32,15 @@ class RpcLimits:
     max_trace_bytes: int = 16 << 20  # of the log that one Trace reads
     max_groups: int = 1_000  # per page of Groups; a page also ends after as many queues
     max_invisible_ms: int = 12 * 3_600_000  # of a lease or an extension, and the longest delay of a redelivery
+
+    def fault_of_topic(self, topic: bytes) -> str | None:
+        """Why a valid topic may not be published to; None: it is within the limits."""
+        if len(topic) > self.max_topic_length:
+            return f"the topic has {len(topic)} bytes, the limit is {self.max_topic_length}"
+        levels = topic.count(b"/") + 1
+        if levels > self.max_topic_levels:
+            return f"the topic has {levels} levels, the limit is {self.max_topic_levels}"
+        return None
 
     def __post_init__(self) -> None:
         for field in fields(self):

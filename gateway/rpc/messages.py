@@ -26,13 +26,12 @@ _CACHED_BYTES: Final = 512  # of one of them
 class MessageCheck:
     """Checks records of requests. It caches valid topics and property blocks, since services repeat a few of them."""
 
-    __slots__ = ("_blocks", "_max_bytes", "_max_user", "_may_hold", "_names")
+    __slots__ = ("_blocks", "_limits", "_may_hold", "_names")
 
     def __init__(self, limits: RpcLimits, may_hold: Callable[[], bool]) -> None:
         """may_hold: whether the store may hold one more message."""
         self._may_hold = may_hold
-        self._max_bytes = limits.max_message_bytes
-        self._max_user = limits.max_user_properties
+        self._limits = limits
         self._names: set[bytes] = set()
         self._blocks: set[bytes] = {b""}
 
@@ -51,8 +50,9 @@ class MessageCheck:
         return found
 
     def _fault(self, frame: bytes) -> str | None:
-        if len(frame) > self._max_bytes:
-            return f"the record has {len(frame)} bytes, the limit is {self._max_bytes}"
+        limits = self._limits
+        if len(frame) > limits.max_message_bytes:
+            return f"the record has {len(frame)} bytes, the limit is {limits.max_message_bytes}"
         kind, flags, packet_id, topic, publisher, properties, _ = record.decode(frame, 0)
         if kind != Kind.MESSAGE:
             return f"kind {kind} is not a message"
@@ -66,10 +66,15 @@ class MessageCheck:
             return "a half message needs a publisher, which is asked about the transaction"
         if bool(flags & FLAG_ADDRESSED) != is_below(topic, INBOX):
             return "the flag for inbox messages must be set if, and only if, the topic is an inbox"
-        if topic not in self._names and not self._learn_topic(topic):
-            return f"{topic[:100]!r} is not a topic name that may be published to"
+        if topic not in self._names:
+            fault = limits.fault_of_topic(topic)
+            if fault is not None:
+                return fault
+            if not self._learn_topic(topic):
+                return f"{topic[:100]!r} is not a topic name that may be published to"
         if properties not in self._blocks and not self._learn_block(properties):
-            return f"the properties are not valid for an MQTT 5 PUBLISH with up to {self._max_user} user properties"
+            most = limits.max_user_properties
+            return f"the properties are not valid for an MQTT 5 PUBLISH with up to {most} user properties"
         if publisher and not _is_utf8(publisher):
             return "the publisher is not UTF-8"
         return None
@@ -87,7 +92,7 @@ class MessageCheck:
 
     def _learn_block(self, block: bytes) -> bool:
         try:
-            read_message_block(block, self._max_user)
+            read_message_block(block, self._limits.max_user_properties)
         except ProtocolError:
             return False
         _remember(self._blocks, block)

@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from cloud_sdk import Client, InvalidArgument
 from gateway.listen import listener
 from gateway.net import admission as gate
 from gateway.net import bounded_http
@@ -398,6 +399,15 @@ async def test_topics_and_filters_have_a_length_and_levels(make_node: MakeNode, 
         if version == 5:
             assert (await willing.expect(CONNACK)).reason == 0x90
         await willing.closed()
+
+
+async def test_topics_of_cloud_services_have_the_same_length_and_levels(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__max_topic_length=10, mqtt__max_topic_levels=3)
+    async with Client(f"127.0.0.1:{node.ports.grpc}") as service:
+        await service.send("a/b/c", b"x")
+        for name, fault in (("a/b/c/d", "4 levels, the limit is 3"), ("01234567890", "11 bytes, the limit is 10")):
+            with pytest.raises(InvalidArgument, match=fault):
+                await service.send(name, b"x")
 
 
 async def test_a_connection_that_waits_for_the_store_is_not_read(node: Node) -> None:

@@ -25,7 +25,7 @@ from store.api import Appended, Done, Store
 
 NOW_MS = 1_800_000_000_000
 MAX_BODY = 4096
-LIMITS = RpcLimits(max_message_bytes=MAX_BODY, max_user_properties=20)
+LIMITS = RpcLimits(max_message_bytes=MAX_BODY, max_user_properties=20, max_topic_length=300, max_topic_levels=4)
 TOPIC = pb.Resource(name="home")
 
 
@@ -52,6 +52,13 @@ def test_user_properties_are_bounded() -> None:
     user = {f"p{number}": "" for number in range(LIMITS.max_user_properties)}
     outgoing(message(user=user))
     assert refusal(message(user={**user, "more": ""})) == pb.MESSAGE_PROPERTIES_TOO_LARGE
+
+
+def test_topics_are_bounded() -> None:
+    outgoing(message(user={"originMqttTopic": "home/2/3/4"}))
+    assert refusal(message(user={"originMqttTopic": "home/2/3/4/5"})) == pb.ILLEGAL_TOPIC
+    outgoing(message(user={"originMqttTopic": "home/".ljust(300, "x")}))
+    assert refusal(message(user={"originMqttTopic": "home/".ljust(301, "x")})) == pb.ILLEGAL_TOPIC
 
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=8)

@@ -50,8 +50,12 @@ async def test_nothing_is_answered_before_the_commit(client: Client, store) -> N
 
 
 async def test_each_invalid_record_is_refused_alone(store, serve) -> None:
-    port = await serve(store, RpcLimits(max_message_bytes=500, max_user_properties=3))
+    port = await serve(
+        store, RpcLimits(max_message_bytes=500, max_user_properties=3, max_topic_length=9, max_topic_levels=4)
+    )
     bad = [
+        frame(b"a/b/c/d/e"),
+        frame(b"a234567890"),
         frame(b"a/+"),
         frame(b""),
         frame(payload=b"x" * 600),
@@ -62,13 +66,17 @@ async def test_each_invalid_record_is_refused_alone(store, serve) -> None:
         frame(block=b"\x26\0\0\0\0" * 4),
         record.frame(Kind.MESSAGE, 0, 0, b"t", b"\xff", b"", b""),
     ]
-    frames = [frame(), *bad, frame()]
+    frames = [frame(), *bad, frame(b"a/b/c/d")]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = SluiceStub(channel).Produce(None)
         await call.write(pb.ProduceRequest(sequence=7, frames=b"".join(frames)))
         result = (await call.read()).results[0]
         assert (result.sequence, list(result.positions), result.error) == (7, [0, len(frame())], "")
-        assert [each.index for each in result.rejected] == list(range(1, 10))
+        assert [each.index for each in result.rejected] == list(range(1, 12))
+        assert [each.reason for each in result.rejected][:2] == [
+            "the topic has 5 levels, the limit is 4",
+            "the topic has 10 bytes, the limit is 9",
+        ]
         for wrong in (b"junk", frame(kind=Kind.SESSION_ENDED), frame()[:-1]):
             await call.write(pb.ProduceRequest(sequence=8, frames=wrong))
             result = (await call.read()).results[0]
