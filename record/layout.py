@@ -107,3 +107,4 @@ class Kind(IntEnum):
     PRODUCER_ENDED = 31
     GATEWAY_JOINED = 32
     GATEWAY_LEFT = 33
+    LOG_TRIMMED = 34

@@ -354,6 +354,18 @@ class GatewayLeft(ControlRecord, frozen=True):
     kind = Kind.GATEWAY_LEFT
 
 
+# --- the log itself
+
+
+class LogTrimmed(ControlRecord, frozen=True):
+    """From here on the log begins at `begin`, where a segment begins. Whoever folds the log removes the files of
+    earlier segments later, at its own pace. A begin that is not behind the known one changes nothing."""
+
+    kind = Kind.LOG_TRIMMED
+    begin: int  # position
+    begin_time: int  # ms: the store time of the log's first record then, or an earlier time if that is not known
+
+
 def subscribed(client_id: bytes, subscriptions: Sequence[StoredSubscription]) -> bytes:
     """Return the frame of `Subscribed`. The `replay` of a subscription with QoS above 0 is where it begins."""
     rows = [

@@ -77,7 +77,6 @@ class Engine(Queries):
         self.pop = self._groups.pop  # bound directly: each batch of each member calls it
         self.settle = self._groups.settle
         self._held = HeldMessages(opened.config, self._views.held, self._log.append, opened.clock, loop)
-        self._held.start()
         self._retention = Retention(
             opened.config,
             self._segments,
@@ -89,7 +88,6 @@ class Engine(Queries):
             self._held.wait_for_commits,
             opened.clock,
         )
-        self._retention.start()
         self.gateway_registry = GatewayRegistry(self._views.gateways, self._log.append, opened.config.lease_s)
         self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync runs, and a checkpoint follows it
         self._checkpoint_timer: asyncio.TimerHandle | None = None
@@ -110,7 +108,20 @@ class Engine(Queries):
         """
         loop = asyncio.get_running_loop()
         opened = await loop.run_in_executor(None, _open, path, config, disk or Disk(), clock)
-        return cls(opened, config, loop)
+        engine = cls(opened, config, loop)
+        try:
+            await engine._start()
+        except BaseException:
+            await engine.close()
+            raise
+        return engine
+
+    async def _start(self) -> None:
+        """Start what happens by itself."""
+        if self._retention.removal.is_due:  # the process ended between the log's decision and the removal
+            await self._retention.removal.keep_held(self._views.begin)
+        self._held.start()
+        self._retention.start()
 
     async def close(self) -> None:
         """Commit accepted appends, checkpoint the views and unlock the folder."""
@@ -152,7 +163,7 @@ class Engine(Queries):
         return await asyncio.shield(task)  # its thread continues when the caller is cancelled
 
     async def _stage(self, folder: Path) -> Staged:
-        async with self._retention.removing:
+        async with self._retention.removal.removing:
             # `link_to` flushes the rest of the views and blocks other writes meanwhile: flush most of it first.
             await self._loop.run_in_executor(None, self._database.flush)
             await self._checkpointed()

@@ -270,8 +270,8 @@ class Queries:
         return young, data[starts[young.start] : starts[young.stop]]
 
     def _is_lost(self, row: bytes) -> bool:
-        """Whether a retained value is only a reference to a record that is gone."""
-        return is_reference(row) and self._views.is_gone(record.unpack_refs(row[:REFERENCE])[0][0])
+        """Whether a retained value is only a reference to a record that no file has."""
+        return is_reference(row) and self._views.is_unreadable(record.unpack_refs(row[:REFERENCE])[0][0])
 
     async def _retained_frame(self, row: bytes) -> bytes:
         if not is_reference(row):

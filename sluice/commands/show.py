@@ -53,6 +53,7 @@ def add(subparsers: Subparsers) -> None:
         ("offsets", "the committed offsets of a group", "GROUP", name_of_group, "billing", _offsets),
         ("delayed", "delayed messages that are not due yet", None, "", "", _delayed),
         ("transactions", "messages of open transactions", None, "", "", _transactions),
+        ("digest", "a digest of all of this, to compare copies of a log", None, "", "", _digest),
     ):
         part = declare(parts, name, about, f"sluice show --data-dir data {name} {example}".rstrip(), run)
         part.set_defaults(show=show)
@@ -236,6 +237,11 @@ async def _held(fetch: "Callable[[bytes | None, int], Awaitable[HeldPage]]") -> 
         after = page.after
         if after is None:
             return
+
+
+async def _digest(snapshot: "Snapshot", _: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    digest = (await snapshot.digest()).hex()
+    yield {"position": snapshot.position, "digest": digest}, digest
 
 
 def queue_row(queue: "GroupQueueState") -> Row:

@@ -29,6 +29,7 @@ from store.log.tail_cache import TailCache
 from store.log.writer import SealedBatch
 from store.queries import Queries
 from store.views.database.database import Database
+from store.views.digest import digest_of_views
 from store.views.fold import Views
 
 _CACHE: Final = 16 << 20  # bytes of RocksDB's blocks kept
@@ -39,8 +40,12 @@ _READS: Final = 2  # of the log in threads at a time
 class Snapshot(Queries):
     """Answers the queries of `store.api.Store`. Create it with `open`, and close it."""
 
-    def __init__(self, segments: Segments, views: Views, partitions: int, undo: ExitStack) -> None:
-        self.partitions = partitions
+    def __init__(
+        self, segments: Segments, database: Database, views: Views, config: StoreConfig, undo: ExitStack
+    ) -> None:
+        self.partitions = config.partitions
+        self._generation_bytes = config.segment_size * config.generation_segments
+        self._database = database
         self._views = views
         self._reader = LogReader(segments, TailCache(0), _READS)
         self._undo = undo
@@ -82,6 +87,12 @@ class Snapshot(Queries):
         """Where the messages at `count` offsets of a dead-letter queue came from. They must be readable."""
         return self._views.dead_letters.find(queue, offset, count)
 
+    async def digest(self) -> bytes:
+        """The digest of the views, see `store.views.digest`. It reads all rows, in a thread."""
+        self._views.checkpoint(self._views.position)
+        run = asyncio.get_running_loop().run_in_executor
+        return await run(None, digest_of_views, self._database, self._generation_bytes)
+
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._undo.close)
 
@@ -105,7 +116,7 @@ def _open(
         begin = segments.begin
         views = Views(database, config, begin, begin_time(segments, begin), segments.gone)
         _fold(views, segments, end, on_folded)
-        return Snapshot(segments, views, meta.partitions, undo.pop_all())
+        return Snapshot(segments, database, views, config, undo.pop_all())
 
 
 def _pin_with_views(path: Path, size: int, base: Base, until: Until, undo: ExitStack) -> tuple[Segments, int | None]:

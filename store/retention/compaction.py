@@ -4,6 +4,10 @@ all segments behind.
 A segment is searched once for each age, when all its records are older. If few of its records are still needed, a copy
 takes its place that has these at their positions and holes elsewhere. Records that are not needed any more are *gone*
 before that: readers pass over them, whatever the file has there. So a crash between any two steps is harmless.
+
+No record of the log says so, because it changes no row of the views and nothing that they become: a fold reads no
+earlier record. Only a held message may still enter queues by its old record, so the records of held messages are
+needed. What readers miss is older than its parent topic's age.
 """
 
 import asyncio
@@ -26,6 +30,7 @@ from store.log.removed_ranges import Removed, write_removed
 from store.log.segments import Segments, segment_name
 from store.log.writer import SealedBatch
 from store.retention.expiry import Expiry
+from store.retention.removal import Removal
 from store.views.fold import Views
 
 T = TypeVar("T")
@@ -36,6 +41,7 @@ _MAX_PARTS: Final = 256  # of a segment that are still needed
 _MAX_RANGES: Final = 10_000  # that were removed of a log
 _LEAST_GAP: Final = 4096  # the part of a segment that needed records are apart at least, for a hole between them
 _LEAST_FREED: Final = 64  # the part of a segment that is freed at least
+_PAGE: Final = 256  # held messages looked at in one turn of the loop
 _BATCHES: Final = 4  # of up to 256 KB, searched in one turn of the thread
 _SLICE: Final = 4 << 20  # bytes copied and synced in one turn of the thread
 _REST: Final = 4  # the pause after a turn, as a multiple of its time
@@ -70,17 +76,15 @@ class Compaction:
         segments: Segments,
         views: Views,
         expiry: Expiry,
-        keep: Callable[[int], Awaitable[None]],
+        removal: Removal,
         flush: Callable[[], Awaitable[None]],
-        removing: asyncio.Lock,
         stopped: asyncio.Event,
     ) -> None:
         self._segments = segments
         self._views = views
         self._expiry = expiry
-        self._keep = keep  # copies what views refer to before a position
+        self._removal = removal
         self._flush = flush  # checkpoints the views and flushes them to disk
-        self._removing = removing
         self._stopped = stopped
         self._ages = _ages(config)
 
@@ -106,10 +110,10 @@ class Compaction:
         base = search.base
         contents = await self._search(search)
         if contents is not None and self._is_worth_it(base, contents):
-            await self._keep(base + self._segments.size)
+            await self._removal.keep_retained(base + self._segments.size)
             if not await self._copy(base, contents.parts):
                 return
-            async with self._removing:
+            async with self._removal.removing:
                 await self._flush()
                 if self._stopped.is_set():
                     return
@@ -138,7 +142,28 @@ class Compaction:
             return None
         finally:
             batches.close()
-        return contents if is_whole else None
+        return contents if is_whole and await self._add_held(contents) else None
+
+    async def _add_held(self, contents: _Contents) -> bool:
+        """Add the records of held messages to the needed parts. Returns False if these are too many then.
+
+        A later record of the log may let such a message enter its queues, and its reference is to this record.
+        """
+        least = self._segments.size // _LEAST_GAP
+        after: bytes | None = None
+        while True:
+            page = self._views.held.records(range(contents.begin, contents.end), after, _PAGE)
+            parts: list[tuple[int, int]] = []
+            held = [(position, position + length) for _, position, length in page.rows]
+            for first, end in sorted([*contents.parts, *held]):
+                if parts and first - parts[-1][1] <= least:
+                    parts[-1] = parts[-1][0], max(end, parts[-1][1])
+                else:
+                    parts.append((first, end))
+            contents.parts, after = parts, page.after
+            if after is None or len(parts) > _MAX_PARTS:
+                return len(parts) <= _MAX_PARTS
+            await asyncio.sleep(0)
 
     def _examine(self, batches: Iterator[SealedBatch], contents: _Contents, newest: int) -> bool:
         """Examine the next batches of a segment. Returns False at the end."""

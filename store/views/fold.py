@@ -38,6 +38,7 @@ from store.views.groups.leases import Entry
 from store.views.groups.pops import Pops
 from store.views.groups.shares import Shares
 from store.views.held import Held, HeldRow
+from store.views.log_begin import LogBegin
 from store.views.producers import Producers
 from store.views.queues.begins import Begins, Floors
 from store.views.queues.dispatch import Dispatcher
@@ -65,28 +66,33 @@ _FoldAt = Callable[[Commit, int, bytes, Any], None]  # commit, start of the fram
 class Views:
     """The views of one store. They are complete up to `position` of the log.
 
-    The log's first record is at `begin` and was stored at `begin_time` (ms).
+    The log begins at `begin`, where its records let it begin (LOG_TRIMMED). Files of segments before that may still be
+    there: those from `files_begin` on. Only a log that was restored as of an earlier moment may lack files behind
+    `begin` of that moment; then it begins at `files_begin`.
     """
 
     def __init__(
-        self, database: Database, config: StoreConfig, begin: int, begin_time: int, gone: Ranges = NO_RANGES
+        self, database: Database, config: StoreConfig, files_begin: int, files_time: int, gone: Ranges = NO_RANGES
     ) -> None:
+        """files_begin: where the first segment with a file begins; files_time: store time of its first record (ms)."""
         self.gone = gone  # ranges of the log that are not read
-        self.removals = 0  # how often records left the log since it was opened
+        self.removals = 0  # how often files or parts of them were removed since the log was opened
         self.partitions = config.partitions
         self._database = database
         self._config = config
         self._generation_bytes = config.segment_size * config.generation_segments
         saved = database.checkpoint()
-        self.checkpointed = max(saved.position, begin)
+        self.checkpointed = max(saved.position, files_begin)
         self.position = self.checkpointed
         self.store_time = saved.store_time
         self.records = 0  # folded
         self.messages = 0
         self.is_full = False  # the last fold has filled the memory for changes: a checkpoint is due
         self._state = State(database)
-        self._index = Index(database, begin, self.position, self._generation_bytes)
-        self._begins = Begins(self._index, self.references, begin_time)
+        self.log_begin = LogBegin(self._state)
+        self._index = Index(database, files_begin, self.position, self._generation_bytes)
+        self._begins = Begins(self._index, self.references, files_time)
+        self._begin_where_trimmed()
         self.is_whole = self._begins.are_zero and not gone  # every record ever written can be read
         self.names = Names(self._state)
         self._tails = Tails(config.max_queue_ends, config.partitions)
@@ -105,7 +111,7 @@ class Views:
         self.producers = Producers(self._state)
         self.gateways = Gateways(self._state)
         self.keys = Keys(self._state, self._index, self._generation_bytes)
-        self.held = Held(self._state, begin)
+        self.held = Held(self._state, files_begin)
         self.moved = MovedMessages(self._state, self._generation_bytes)
         self.dead_letters = DeadLetters(self._state, self._index)
         self.pops = Pops(self._state, self.groups, config.max_group_objects)
@@ -231,9 +237,18 @@ class Views:
         """Store time of the log's first record, ms; an earlier time or 0 if that is not known."""
         return self._begins.store_time
 
+    @property
+    def files_begin(self) -> int:
+        """Files of segments before this position are removed, or about to be. Views have what they need of them."""
+        return self.held.begin
+
     def is_gone(self, position: int) -> bool:
         """Whether a record cannot be read: retention removed it, or the log is known to be damaged there."""
         return position < self._index.begin or (bool(self.gone) and self.gone.covers(position))
+
+    def is_unreadable(self, position: int) -> bool:
+        """Whether no file has a record any more. One that only `is_gone` may still be read for what refers to it."""
+        return position < self.held.begin or (bool(self.gone) and self.gone.covers(position))
 
     def has_gone(self, refs: bytes) -> bool:
         """Whether any record of these packed references may be gone."""
@@ -243,11 +258,9 @@ class Views:
         low, high = record.extent(refs)
         return low < begin or (bool(self.gone) and self.gone.touches(low, high))
 
-    def reclaim(self, begin: int, begin_time: int) -> None:
-        """Let the log begin at `begin`, with a record of `begin_time`. All changes up to there must be checkpointed."""
+    def forget_files(self, begin: int) -> None:
+        """Segments before `begin` are not read any more. What rows refer to there is kept in them, and on disk."""
         assert begin <= self.checkpointed
-        self._begins.move(begin, begin_time)
-        self.is_whole = False
         self.removals += 1
         self.held.begin = begin
 
@@ -260,9 +273,12 @@ class Views:
         self.removals += 1
 
     def oldest_generation(self) -> int | None:
-        """The oldest generation if all its records are removed, so that its index entries can be dropped; else None."""
-        oldest = self._index.oldest
-        return oldest if (oldest + 1) * self._generation_bytes <= self._index.begin else None
+        """The oldest generation if all its records are removed, so that its index entries can be dropped; else None.
+
+        The views on disk know that the log begins behind it. So no fold after a crash misses the entries.
+        """
+        oldest, begin = self._index.oldest, min(self.files_begin, self.log_begin.position)
+        return oldest if (oldest + 1) * self._generation_bytes <= begin else None
 
     def fold_ends(self, generation: int, digest: bytes, limit: int) -> bytes | None:
         """Write down the ends of some queues before `drop_generation`; see `Index.fold_ends`."""
@@ -439,6 +455,15 @@ class Views:
         self._note_creator(group, event.user)
         self.groups.committed(group, event)
 
+    def _fold_log_trimmed(self, subject: bytes, event: control.LogTrimmed) -> None:
+        self.log_begin.trimmed(subject, event)
+        self._begin_where_trimmed()
+
+    def _begin_where_trimmed(self) -> None:
+        if self.log_begin.position and self.log_begin.position >= self._index.begin:
+            self._begins.move(self.log_begin.position, self.log_begin.store_time)
+            self.is_whole = False
+
     def _note_creator(self, group: bytes, user: bytes) -> None:
         """Note the user as the creator of the group, if there is no such group yet."""
         if user and not self.pops.queues_of(group) and not self.groups.has_offsets(group):
@@ -478,14 +503,16 @@ class Views:
     ) -> None:
         """Enter messages, by their offsets and entries, into the group's dead-letter queue.
 
-        A reference that was dropped with its index generation is entered as a null reference. So dead letters have the
-        same offsets no matter when the generation was dropped.
+        A reference to a record before the log's begin is entered as a null reference. So dead letters are the same no
+        matter whether its index generation was dropped already.
         """
         queue, letters = event.queue, dead_letter_queue(group)
         end = self.end(queue)
         for offset, entry in had:
             if offset < end:
-                reference = self.references(queue, offset, 1) or _NOTHING
+                reference = self.references(queue, offset, 1)
+                if not reference or record.extent(reference)[0] < self.log_begin.position:
+                    reference = _NOTHING
                 at = self._dispatcher.enter_reference(letters, at_time(reference, store_time))
                 self.dead_letters.enter(letters, at, event, offset, entry)
                 if group not in commit.dead_letters:
@@ -513,6 +540,7 @@ class Views:
             Kind.PRODUCER_ENDED: self.producers.ended,
             Kind.GATEWAY_JOINED: self.gateways.joined,
             Kind.GATEWAY_LEFT: self.gateways.left,
+            Kind.LOG_TRIMMED: self._fold_log_trimmed,
         }
 
     def _folds_of_commit(self) -> "dict[int, _FoldAt]":

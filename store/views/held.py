@@ -22,8 +22,8 @@ from store.views.database.count import Count
 from store.views.database.keeping import Page
 from store.views.database.state import State
 
-_HELD: Final = b"h"  # handle → row
-_KEPT: Final = b"b"  # handle → sealed frame
+HELD: Final = b"h"  # handle → row
+KEPT: Final = b"b"  # handle → sealed frame
 _DUE: Final = b"d"
 _NEW: Final = b"c\0"  # halves without a check so far, by store time: the time of the first check is a setting
 _ASKED: Final = b"c\1"  # all other halves, by the time of the next check
@@ -156,13 +156,14 @@ class Held:
     __slots__ = ("_state", "asked", "begin", "count", "due", "earlier", "kept_below", "new")
 
     def __init__(self, state: State, begin: int) -> None:
+        """begin: where the first segment with a file begins."""
         self._state = state
-        self.count = Count(state, _HELD)
+        self.count = Count(state, HELD)
         self.earlier = Earlier()
         self.due = Order(state, _DUE, self.earlier)
         self.new = Order(state, _NEW, self.earlier)
         self.asked = Order(state, _ASKED, self.earlier)
-        self.begin = begin  # of the log: all messages before it are kept
+        self.begin = begin  # of the files: all messages before it are kept
         self.kept_below = begin  # only messages before this position may be kept
 
     def add(self, data: bytes, start: int, digests: Sequence[bytes]) -> None:
@@ -175,7 +176,7 @@ class Held:
         sizes = len(digests), len(topic)
         tag = record.tag_of(topic, properties)
         head = _ROW.pack(flags, marks, record.length_of(data, start), tag, due, check, 0, *sizes)
-        self._state.put(_HELD, _handle_name(handle), b"".join((head, *digests, topic, publisher)))
+        self._state.put(HELD, _handle_name(handle), b"".join((head, *digests, topic, publisher)))
         self.count.change(1)
         if flags & FLAG_HALF:
             self.new.add(check, handle)
@@ -203,7 +204,7 @@ class Held:
         """The row of a handle; None if no message with it is held."""
         if not 0 <= handle <= _LAST:
             return None
-        row = self._state.get(_HELD, _handle_name(handle))
+        row = self._state.get(HELD, _handle_name(handle))
         return None if row is None else HeldRow(handle, row)
 
     def waits(self, handle: int, half: bool) -> bool:
@@ -221,14 +222,14 @@ class Held:
         row = self.find(handle)
         if row is None or not row.is_kept or (row.is_half and row.is_delayed):
             return None
-        return self._state.get(_KEPT, _handle_name(handle))
+        return self._state.get(KEPT, _handle_name(handle))
 
     def to_keep(self, below: int, after: bytes | None, limit: int) -> Page:
         """A page of the messages before `below`. The caller keeps all of them."""
         self.kept_below = max(self.kept_below, below)
         page = Page()
         last = _handle_name(below)
-        for name, value in islice(self._state.scan(_HELD, _handle_name(self.begin), after), limit):
+        for name, value in islice(self._state.scan(HELD, _handle_name(self.begin), after), limit):
             if name >= last:
                 page.after = None
                 break
@@ -238,13 +239,26 @@ class Held:
                 page.rows.append((name, row.handle, row.length))
         return page
 
+    def records(self, log: range, after: bytes | None, limit: int) -> Page:
+        """A page of up to `limit` messages whose records are in the range `log`."""
+        page = Page()
+        last = _handle_name(log.stop)
+        for name, value in islice(self._state.scan(HELD, _handle_name(log.start), after), limit):
+            if name >= last:
+                page.after = None
+                break
+            page.after = name
+            row = HeldRow(int.from_bytes(name, "big"), value)
+            page.rows.append((name, row.handle, row.length))
+        return page
+
     def keep(self, name: bytes, frame: bytes) -> None:
         """Keep a message's frame if the message is still held. Its state may have changed meanwhile."""
         row = self.find(int.from_bytes(name, "big"))
         if row is not None:
             row.marks |= _IS_KEPT
             self._put(row)
-            self._state.put(_KEPT, name, frame)
+            self._state.put(KEPT, name, frame)
 
     def timers(self, after: bytes | None, limit: int) -> HeldPage:
         """Up to `limit` delayed messages in order of their due times, from after `after` on."""
@@ -304,17 +318,24 @@ class Held:
             self._order(row).remove(row.check, row.handle)
         else:
             self.due.remove(row.due, row.handle)
-        self._state.delete(_HELD, name)
+        self._state.delete(HELD, name)
         self.count.change(-1)
         if row.is_kept:
-            self._state.delete(_KEPT, name)
+            self._state.delete(KEPT, name)
         return row
 
     def _order(self, half: HeldRow) -> Order:
         return self.asked if half.rounds else self.new
 
     def _put(self, row: HeldRow) -> None:
-        self._state.put(_HELD, _handle_name(row.handle), row.packed())
+        self._state.put(HELD, _handle_name(row.handle), row.packed())
+
+
+def without_copy(row: bytes) -> bytes:
+    """The row of a held message as it is without a copy of its record."""
+    held = HeldRow(0, row)
+    held.marks &= ~_IS_KEPT
+    return held.packed()
 
 
 def _handle_name(handle: int) -> bytes:

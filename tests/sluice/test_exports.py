@@ -112,6 +112,20 @@ def test_show_prints_the_state_of_a_folder(data: Path, tmp_path: Path, capsys: p
     ]
 
 
+def test_show_prints_the_same_digest_of_a_folder_and_its_backup(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run(capsys, "backup", "--data-dir", data, tmp_path / "backup")
+    (own,), (of_backup,) = (
+        rows(capsys, "show", "--data-dir", folder, "--json", "digest") for folder in (data, tmp_path / "backup")
+    )
+    assert own == of_backup
+    code, out, _ = run(capsys, "show", "--data-dir", data, "--at", str(own["position"]), "digest")
+    assert (code, out) == (0, f"{own['digest']}\n")
+    _, earlier, _ = run(capsys, "show", "--data-dir", data, "--at", "2000", "digest")
+    assert earlier != out
+
+
 def test_show_prints_earlier_state_in_words(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     dump = rows(capsys, "log", "dump", "--data-dir", data, "--json")
     unsubscribed = next(row for row in dump if row["kind"] == "unsubscribed")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 import record
 from record.layout import FLAG_HELD, Kind
@@ -55,12 +56,12 @@ class BareStore:
                 self.handles.append(position)
         return [self.views.fold(batch) for batch in batches]
 
-    def crash(self) -> "BareStore":
+    def crash(self) -> Self:
         """The files after a kill: RocksDB's newest rows are missing."""
         image = self.path.with_name(self.path.name + "x")
         copy_image(self.path, image)
         self.close()
-        return BareStore(image, self.config, self.seconds, self.handles)
+        return type(self)(image, self.config, self.seconds, self.handles)
 
     def close(self) -> None:
         self.writer.close()

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 QUEUE_PREFIX: Final = 21  # bytes of the common prefix of a queue's index keys within a generation
 _NO_SPACE: Final = os.strerror(errno.ENOSPC)
+META: Final = b"m"  # rows about the database itself
 _CHECKPOINT_KEY: Final = b"mcheckpoint"
 _CHECKPOINT: Final = Struct(">QQQI")
 _LOG_BEGIN_KEY: Final = b"mbegin"

@@ -24,24 +24,24 @@ from store.views.database.database import QUEUE_PREFIX, Database
 KEYS: Final = b"k"  # the key view (`store.views.queues.keys`)
 MOVED: Final = b"w"  # messages that entered late (`store.views.queues.moved`)
 DEAD_LETTERS: Final = b"D"  # where dead letters came from (`store.views.groups.dead_letters`)
-_QUEUES: Final = b"q"
-_VIEWS: Final = (_QUEUES, KEYS, MOVED, DEAD_LETTERS)  # views whose rows are dropped by generation
+QUEUES: Final = b"q"
+VIEWS: Final = (QUEUES, KEYS, MOVED, DEAD_LETTERS)  # views whose rows are dropped by generation
 _TIME: Final = 16  # where a reference has its store time
 _KEY: Final = Struct(">cI16sQ")
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
-_END: Final = b"e"
+ENDS: Final = b"e"  # ends of queues, as of the newest generation that was dropped
 _OLDEST_KEY: Final = b"moldest"
 _NEAR: Final = 8  # entries of a queue that are read one by one before seeking the last
 
 
 def index_key(generation: int, digest: bytes, first: int) -> bytes:
     """Key of the index entry whose first reference is offset `first`."""
-    return _KEY.pack(_QUEUES, generation, digest, first)
+    return _KEY.pack(QUEUES, generation, digest, first)
 
 
 def index_prefix(generation: int) -> bytes:
     """The prefix of the keys of a generation's index entries."""
-    return by_generation(_QUEUES, generation)
+    return by_generation(QUEUES, generation)
 
 
 def by_generation(view: bytes, generation: int) -> bytes:
@@ -71,7 +71,7 @@ class Index:
         """The offset after the queue's last reference; 0 if it never had one."""
         found = self._entry(digest, _LAST)
         if found is None:
-            row = self._database.get(_END + digest) if self.oldest else None
+            row = self._database.get(ENDS + digest) if self.oldest else None
             return 0 if row is None else int.from_bytes(row, "big")
         _, first, refs = found
         return first + len(refs) // REFERENCE
@@ -145,7 +145,7 @@ class Index:
                 break
             if key[5:QUEUE_PREFIX] != own:
                 if own:
-                    ends.append((_END + own, end.to_bytes(8, "big")))
+                    ends.append((ENDS + own, end.to_bytes(8, "big")))
                 if len(ends) == limit:
                     self._database.put_all(ends)
                     return key[5:QUEUE_PREFIX]
@@ -157,13 +157,13 @@ class Index:
             end = int.from_bytes(key[QUEUE_PREFIX:], "big") + len(rows.value()) // REFERENCE
             rows.next()
         if own:
-            ends.append((_END + own, end.to_bytes(8, "big")))
+            ends.append((ENDS + own, end.to_bytes(8, "big")))
             self._database.put_all(ends)
         return None
 
     def drop(self, generation: int) -> None:
         """Delete the rows of the oldest generation. The ends of its queues must be written down."""
-        ranges = [(by_generation(view, generation), by_generation(view, generation + 1)) for view in _VIEWS]
+        ranges = [(by_generation(view, generation), by_generation(view, generation + 1)) for view in VIEWS]
         self._database.delete_ranges(ranges, _OLDEST_KEY, (generation + 1).to_bytes(4, "big"))
         self.oldest = generation + 1
 

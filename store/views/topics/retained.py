@@ -17,7 +17,7 @@ from store.views.database.state import State
 from store.views.topics.levels import row_name, topic_of, where_matches_go_on
 
 NOWHERE: Final = 1 << 64  # greater than every position
-_RETAINED: Final = b"r"
+RETAINED: Final = b"r"
 _ENTERED: Final = 8  # bytes of the position of the record that released a value
 
 
@@ -39,6 +39,13 @@ def entered_at(row: bytes) -> int:
     return _position(row) if is_reference(row) else position_of(row, 0)
 
 
+def record_in(row: bytes) -> tuple[int, int]:
+    """Position and length of the record of a row."""
+    if is_reference(row):
+        return _position(row), unpack_refs(row[:REFERENCE])[1][0]
+    return position_of(row, 0), length_of(row, 0)
+
+
 class RetainedValues:
     """Retained values by topic."""
 
@@ -46,19 +53,19 @@ class RetainedValues:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.count = Count(state, _RETAINED)
+        self.count = Count(state, RETAINED)
         self.moved_from = NOWHERE  # the lowest position of a released message that was retained since this was reset
 
     def fold(self, topic: bytes, reference: bytes, is_empty: bool) -> None:
         """Fold a message with RETAIN set. One without payload clears the topic's value (MQTT-3.3.1-6)."""
         name = row_name(topic)
-        is_known = self._state.get(_RETAINED, name) is not None
+        is_known = self._state.get(RETAINED, name) is not None
         if not is_empty:
-            self._state.put(_RETAINED, name, reference)
+            self._state.put(RETAINED, name, reference)
             if not is_known:
                 self.count.change(1)
         elif is_known:
-            self._state.delete(_RETAINED, name)
+            self._state.delete(RETAINED, name)
             self.count.change(-1)
 
     def fold_moved(self, topic: bytes, reference: bytes, is_empty: bool, by: int) -> None:
@@ -69,7 +76,7 @@ class RetainedValues:
     def to_keep(self, below: int, after: bytes | None, limit: int) -> Page:
         """A page of the values with records before `below`."""
         page = Page()
-        for name, row in islice(self._state.scan(_RETAINED, after=after), limit):
+        for name, row in islice(self._state.scan(RETAINED, after=after), limit):
             page.after = name
             if is_reference(row) and _position(row) < below:
                 page.rows.append((name, _position(row), unpack_refs(row[:REFERENCE])[1][0]))
@@ -77,9 +84,9 @@ class RetainedValues:
 
     def keep(self, name: bytes, frame: bytes) -> None:
         """Replace the reference by the message itself, unless the topic has another value meanwhile."""
-        row = self._state.get(_RETAINED, name)
+        row = self._state.get(RETAINED, name)
         if row is not None and is_reference(row) and _position(row) == position_of(frame, 0):
-            self._state.put(_RETAINED, name, frame + row[REFERENCE:])
+            self._state.put(RETAINED, name, frame + row[REFERENCE:])
 
     def matching(
         self, topic_filter: bytes, after: bytes | None, limit: int, max_rows: int
@@ -89,11 +96,11 @@ class RetainedValues:
         Returns their (topic, row), and the topic to continue after; None at the end.
         """
         if not has_wildcard(topic_filter):
-            row = self._state.get(_RETAINED, row_name(topic_filter))
+            row = self._state.get(RETAINED, row_name(topic_filter))
             return [] if row is None or after == topic_filter else [(topic_filter, row)], None
         found: list[tuple[bytes, bytes]] = []
         wanted = levels(topic_filter)
-        rows = self._state.rows(_RETAINED, _literal_prefix(wanted))
+        rows = self._state.rows(RETAINED, _literal_prefix(wanted))
         is_at_row = rows.seek(b"" if after is None else row_name(after) + b"\0")
         while is_at_row:
             if max_rows <= 0 or len(found) >= limit:

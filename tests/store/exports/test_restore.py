@@ -110,8 +110,8 @@ async def test_without_the_logs_beginning_the_earliest_moment_is_named(store: Fi
     older = store.engine.stats().log_end
     await store.fill(20)
     frames = await store.frames()
-    newer = store.engine.stats().log_end
     await store.engine._retention.enforce()
+    newer = store.engine.stats().log_end
     begin = store.engine.stats().log_begin
     assert 0 < begin < older
     await back_up(store, tmp_path / "newer")

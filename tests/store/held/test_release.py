@@ -511,7 +511,7 @@ async def test_a_change_while_retention_copies_loses_nothing(tmp_path: Path, mon
                 await engine.recall([gone])
             return found
 
-    monkeypatch.setattr(engine._retention, "_reader", Slow())
+    monkeypatch.setattr(engine._retention.removal, "_reader", Slow())
     monkeypatch.setattr(Slow, "chunk", engine._reader.chunk, raising=False)
     await engine._retention.enforce()
     assert engine.stats().log_begin > gone

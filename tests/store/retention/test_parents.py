@@ -361,14 +361,14 @@ async def test_a_message_that_enters_while_others_are_kept_has_its_segment_stay(
     await append(log.engine, record.frame(Kind.MESSAGE, FLAG_DELAYED, 0, b"ever", b"", b"", b"late", due))
     for _ in range(8):
         await append(log.engine, frame(b"brief/1", bytes(2000)))
-    retention = log.engine._retention
-    keep_all = retention._keep_all
+    removal = log.engine._retention.removal
+    keep_held = removal.keep_held
 
     async def after_its_time_came(cut: int) -> None:
         await log.engine.release_due()
-        await keep_all(cut)
+        await keep_held(cut)
 
-    monkeypatch.setattr(retention, "_keep_all", after_its_time_came)
+    monkeypatch.setattr(removal, "keep_held", after_its_time_came)
     log.now += 3_600_000
     await append(log.engine, frame(b"brief/1", b""))
     await log.engine._retention.enforce()

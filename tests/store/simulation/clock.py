@@ -2,6 +2,8 @@
 
 from tests.store.simulation.loop import SimulatedLoop
 
+BACK_MS = 500  # the most that it goes back at once
+
 
 class Clock:
     """Milliseconds."""

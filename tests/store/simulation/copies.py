@@ -17,13 +17,14 @@ class Copy:
 
     path: Path | None
     position: int  # the log position it is true up to
+    begin: int  # where it knows that the log begins
 
 
 class Copies:
     """Copies of one store's views, in `aside`; those that a crash may leave now are in `possible`."""
 
     def __init__(self, aside: Path) -> None:
-        self.possible = [Copy(None, 0)]
+        self.possible = [Copy(None, 0, 0)]
         self._aside = aside
         self._made = 0
 
@@ -40,15 +41,15 @@ class Copies:
         """RocksDB was told to flush, and has."""
         self.possible = [self._copy(database)]
 
-    def closed(self, views: Path, position: int) -> None:
+    def closed(self, views: Path, position: int, begin: int) -> None:
         """RocksDB was closed, which flushes it."""
         path = self.folder()
         copy_image(views, path)  # it may still be removing files that it does not need
-        self.possible = [Copy(path, position)]
+        self.possible = [Copy(path, position, begin)]
 
     def lost(self) -> None:
         """There are no views any more."""
-        self.possible = [Copy(None, 0)]
+        self.possible = [Copy(None, 0, 0)]
 
     def leave(self, views: Path, rng: Random) -> None:
         """A crash: one of them is what there is."""
@@ -66,4 +67,5 @@ class Copies:
     def _copy(self, database: Database) -> Copy:
         path = self.folder()
         Checkpoint(database._db).create_checkpoint(str(path))
-        return Copy(path, database.checkpoint().position)
+        begin = database.get(b"B")
+        return Copy(path, database.checkpoint().position, int.from_bytes(begin[:8], "big") if begin else 0)

@@ -21,7 +21,7 @@ from store.log.removed_ranges import Removed
 from store.log.segments import segment_name
 from tests.store.simulation import checks
 from tests.store.simulation.backups import Backups
-from tests.store.simulation.clock import Clock
+from tests.store.simulation.clock import BACK_MS, Clock
 from tests.store.simulation.copies import Copies
 from tests.store.simulation.damage import damage_record
 from tests.store.simulation.disk import FAULTS, Fault, SimulatedDisk
@@ -109,6 +109,9 @@ class History:
         await self.check_start(engine)
         if not self._moves:
             await self._wait_for_all(engine)
+        await engine._retention.enforce()
+        assert checks.log_begin(engine) == engine._views.files_begin, "files of what is gone are there"
+        await self._check(engine)
         await self._backups.check_one()
         await self.close(engine)
 
@@ -136,26 +139,31 @@ class History:
                 continue
             self.disk.fault = None
             self.engine = engine
-            self._watch_dropping(engine)
+            self._watch_retention(engine)
             engine.on_commit(self._on_commit)
             engine.on_transaction_check(self._publishers.on_check)
             return engine
         raise AssertionError("the store does not open")
 
-    def _watch_dropping(self, engine: Engine) -> None:
-        compaction = engine._retention._compaction
-        publish = compaction._publish
+    def _watch_retention(self, engine: Engine) -> None:
+        retention, compaction = engine._retention, engine._retention._compaction
+        trim, publish = retention._trim, compaction._publish
 
-        async def checked(removed: Removed) -> None:
+        async def checked_trim(begin: int) -> None:
+            self._check_trim(engine, begin)
+            await trim(begin)
+
+        async def checked_publish(removed: Removed) -> None:
             self._check_dropping(engine, removed)
             await publish(removed)
 
-        compaction._publish = checked  # type: ignore[method-assign]
+        retention._trim = checked_trim  # type: ignore[method-assign]
+        compaction._publish = checked_publish  # type: ignore[method-assign]
 
     def _on_commit(self, commit: Commit) -> None:
         self.commits.append(commit)
         assert self.engine is not None
-        if not self._moves and any(moved.position < checks.log_begin(self.engine) for moved in commit.moved):
+        if not self._moves and any(self.engine._views.is_gone(moved.position) for moved in commit.moved):
             self._complaints.append("a held message entered its queues when its record was gone")
 
     async def close(self, engine: Engine) -> None:
@@ -260,7 +268,7 @@ class History:
 
     async def _append(self, engine: Engine) -> None:
         """Appends in one turn of the loop, some of which go together."""
-        self._clock.set(self.rng.choice((0, 1, 1000, -500)))
+        self._clock.set(self.rng.choice((0, 1, 1000, -BACK_MS)))
         loop = asyncio.get_running_loop()
         answers: list[tuple[list[bytes], asyncio.Future[Appended]]] = []
         refused = engine.stats().failed
@@ -319,7 +327,7 @@ class History:
             is_kept = not self.reclaiming.may_go(begin, self.truth.end, now, self.truth.model)
             assert is_kept, "retention left what may go"
         async with engine._retention._one:  # not in the middle of a check that a new segment has started
-            begin = checks.log_begin(engine)
+            begin = engine._views.files_begin  # before the log's begin if the disk failed another check since
             oldest = int.from_bytes(engine._database.get(b"moldest") or b"", "big")
         generation_bytes = self.config.segment_size * self.config.generation_segments
         assert oldest == begin // generation_bytes, "the index of what is gone is there"
@@ -332,6 +340,14 @@ class History:
                 await self._publishers.act(engine, self.truth.model)
                 await self._members.act(engine)
 
+    def _check_trim(self, engine: Engine, cut: int) -> None:
+        """The log is about to say that it begins at `cut`."""
+        begin, end = checks.log_begin(engine), engine._log.end
+        self._learn_reclaimed(cut)
+        for base in range(begin, cut, self.config.segment_size):
+            may_go = self.reclaiming.may_go(base, end, self._clock.latest, self.truth.model, base - begin)
+            assert may_go, "a segment goes too early"
+
     def _check_removal(self, path: Path) -> None:
         """A file of the log is about to go."""
         assert self.engine is not None
@@ -339,8 +355,8 @@ class History:
         following = base + self.config.segment_size
         assert following < min(end, self.engine._writer.durable), "the segment that is written to goes"
         self._learn_reclaimed(following)
-        assert self.reclaiming.may_go(base, end, self._clock.latest, self.truth.model), "a segment goes too early"
-        assert all(copy.position >= following for copy in self.copies.possible), "the views on disk still need it"
+        # Whatever a crash leaves, the views know that the segment has gone, and have all of its records.
+        assert all(copy.begin >= following for copy in self.copies.possible), "the views on disk still need it"
         self._reclaimed[base] = _frames(path)
         self.counts["reclaimed"] += 1
 
@@ -396,7 +412,8 @@ class History:
             shutil.rmtree(self.path / "views")
             self.copies.lost()
         else:
-            self.copies.closed(self.path / "views", engine._views.checkpointed)
+            begin = engine._views.log_begin.position
+            self.copies.closed(self.path / "views", engine._views.checkpointed, begin)
 
     def forget(self, position: int) -> None:
         """Forget promises from `position` on: they need not survive the next crash."""

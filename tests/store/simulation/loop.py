@@ -17,7 +17,7 @@ from typing import Any
 import store.log.commitlog
 import store.log.segments
 import store.retention.compaction
-import store.retention.retention
+import store.retention.removal
 from store.log.commitlog import Flush, PendingAppend
 
 DELAYS = (0.0, 0.0, 0.0005, 0.002)  # seconds until what a thread would do is done
@@ -139,7 +139,7 @@ class Deferred:
 def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], None]) -> Iterator[None]:
     """While it lasts, the store's threads and measured times are the loop's, and nothing is logged. `on_flush` is
     called with the appends that go to the disk next."""
-    saved = store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.retention.time
+    saved = store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.removal.time
     queues = store.log.commitlog.native_queue
     store.log.commitlog.SimpleQueue = lambda: TurnQueue(loop, on_flush)  # type: ignore[assignment, misc]
     store.log.commitlog.native_queue = lambda _: None
@@ -148,7 +148,7 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
         Event=threading.Event,
         Lock=threading.Lock,
     )
-    store.retention.retention.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
+    store.retention.removal.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
     store.retention.compaction.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -156,5 +156,5 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
         yield
     finally:
         store.log.commitlog.native_queue = queues
-        store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.retention.time = saved  # type: ignore[misc]
+        store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.removal.time = saved  # type: ignore[misc]
         logging.disable(level)

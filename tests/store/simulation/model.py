@@ -23,6 +23,7 @@ from tests.store.simulation.model_shares import Shares
 
 TIMERS = {Kind.TIMERS_FIRED, Kind.TIMERS_RECALLED, Kind.TRANSACTIONS_ENDED, Kind.TRANSACTIONS_CHECKED}
 ACCESS = {Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET}
+GATEWAYS = {Kind.GATEWAY_JOINED, Kind.GATEWAY_LEFT}
 SHARES = {Kind.SHARE_JOINED, Kind.SHARE_LEFT, Kind.SHARE_HANDED_OVER}
 POPS = {Kind.POPPED, Kind.SETTLED, Kind.DEAD_LETTERED, Kind.GROUP_RESET, Kind.GROUP_REMOVED}
 
@@ -78,6 +79,7 @@ class Model:
         self.again: list[tuple[int, bytes]] = []  # (cause, group), each time its members have to look again
         self.settled: list[tuple[int, bytes]] = []  # (cause, group): members of ordered groups may have to, too
         self.came: list[tuple[int, int]] = []  # (handle, ms) of messages that were held, and entered their queues
+        self.begin: tuple[int, int] | None = None  # where the log lets itself begin, and the time of its first record
         self.time = 0  # ms, of the last record
         self.log_end = 0
 
@@ -102,10 +104,10 @@ class Model:
             self.committed[subject, parent].update(offsets)
         elif kind in SHARES:
             self.shares.fold(Kind(kind), subject, payload)
-        elif kind == Kind.GATEWAY_JOINED:
-            self.gateways.add(subject)
-        elif kind == Kind.GATEWAY_LEFT:
-            self.gateways.discard(subject)
+        elif kind in GATEWAYS:
+            (self.gateways.add if kind == Kind.GATEWAY_JOINED else self.gateways.discard)(subject)
+        elif kind == Kind.LOG_TRIMMED:
+            self._trim(*astuple(control.LogTrimmed.parse(payload)))
         elif kind in ACCESS:
             self.access.fold(Kind(kind), subject, payload, position)
         elif kind == Kind.PRODUCED:
@@ -118,6 +120,10 @@ class Model:
         else:
             self.sessions.fold(Kind(kind), subject, payload, position)
         self.shares.notice()
+
+    def _trim(self, begin: int, begin_time: int) -> None:
+        assert self.begin is None or begin > self.begin[0], "the log's begin is decided twice"
+        self.begin = (begin, begin_time)
 
     def end(self, queue: bytes) -> int:
         """The offset of a queue's next message."""

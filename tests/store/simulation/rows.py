@@ -21,6 +21,7 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.log.writer import SealedBatch
 from store.views.database.database import Database
+from store.views.digest import digest_of_views
 from store.views.fold import Views
 from tests.store.simulation.model import Entry, Model
 from tests.store.simulation.model_sessions import NEVER, Session
@@ -62,7 +63,8 @@ class Rows:
 
 async def check_rows(engine: Engine, truth: Truth, folder: Path | None, rng: Random) -> None:
     """The rows of the views are those that the model wants and, with a `folder`, those that views make which are folded
-    there from all records there ever were. A store that grew behind `truth` is not looked at."""
+    there from all records there ever were; these views have the same digest. A store that grew behind `truth` is not
+    looked at."""
     if engine.stats().failed:
         return
     await engine._checkpointed()
@@ -73,7 +75,10 @@ async def check_rows(engine: Engine, truth: Truth, folder: Path | None, rng: Ran
     wanted = rows_wanted(truth.model, found, config.segment_size * config.generation_segments)
     found.assert_equal(wanted, "what the model wants")
     if folder is not None:
-        found.assert_equal(rows_replayed(config, truth, found, folder, rng), "what a fresh replay makes")
+        replayed, digest = rows_replayed(config, truth, found, folder, rng)
+        found.assert_equal(replayed, "what a fresh replay makes")
+        own = digest_of_views(engine._database, config.segment_size * config.generation_segments)
+        assert not truth.frames or own == digest, "the digest is another than that of a fresh replay"
 
 
 def rows_found(engine: Engine, truth: Truth) -> Rows:
@@ -81,7 +86,7 @@ def rows_found(engine: Engine, truth: Truth) -> Rows:
     rows = dict(engine._database.scan(b"", b""))
     oldest = int.from_bytes(rows.pop(b"moldest", b""), "big")
     begin = rows.pop(b"mbegin", b"")
-    assert int.from_bytes(begin, "big") >= engine._views.begin, "the log's begin would be damage"
+    assert int.from_bytes(begin, "big") >= engine._segments.begin, "the log's begin would be damage"
     last = record.store_time_of(truth.frames[-1], 0) if truth.frames else 0
     saved = rows.pop(b"mcheckpoint", None)
     if truth.frames:
@@ -91,8 +96,8 @@ def rows_found(engine: Engine, truth: Truth) -> Rows:
     return _plain_rows(rows, engine._views.begin, oldest, truth)
 
 
-def rows_replayed(config: StoreConfig, truth: Truth, like: Rows, folder: Path, rng: Random) -> Rows:
-    """The rows of views, made in `folder`, that are folded from all records there ever were."""
+def rows_replayed(config: StoreConfig, truth: Truth, like: Rows, folder: Path, rng: Random) -> tuple[Rows, bytes]:
+    """The rows of views, made in `folder`, that are folded from all records there ever were, and their digest."""
     fresh = Database(folder, 0)
     try:
         views = Views(fresh, config, 0, 0)
@@ -102,9 +107,10 @@ def rows_replayed(config: StoreConfig, truth: Truth, like: Rows, folder: Path, r
                 views.checkpoint(views.position)
         views.checkpoint(views.position)
         rows = {key: value for key, value in fresh.scan(b"", b"") if key[:1] != b"m"}
+        digest = digest_of_views(fresh, config.segment_size * config.generation_segments)
     finally:
         fresh.close()
-    return _plain_rows(rows, like.begin, like.oldest, truth)
+    return _plain_rows(rows, like.begin, like.oldest, truth), digest
 
 
 def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
@@ -119,6 +125,8 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
         else:
             wanted.others[b"e" + digest] = pack(">Q", first)
     rows = wanted.others
+    if model.begin is not None:
+        rows[b"B"] = pack(">QQ", *model.begin)
     for letter, count, was_any in (
         (b"r", len(model.retained), model.were_retained),
         (b"h", len(model.held.messages), model.were_held),

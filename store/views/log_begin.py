@@ -1,0 +1,32 @@
+"""The view of the log's begin: how far records of the log have let the log go. One row: `B`."""
+
+from struct import Struct
+from typing import Final
+
+from store.control import LogTrimmed
+from store.views.database.state import State
+
+_BUCKET: Final = b"B"
+_NAME: Final = b""
+_ROW: Final = Struct(">QQ")
+
+
+class LogBegin:
+    """The log begins at `position`, with a record that was stored at `store_time` (ms) or later.
+
+    It is what the records say, so all who fold the same log agree. The files of earlier segments may still be there.
+    """
+
+    __slots__ = ("_state", "position", "store_time")
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        row = state.get(_BUCKET, _NAME)
+        self.position: int
+        self.store_time: int
+        self.position, self.store_time = (0, 0) if row is None else _ROW.unpack(row)
+
+    def trimmed(self, _: bytes, event: LogTrimmed) -> None:
+        if event.begin > self.position:
+            self.position, self.store_time = event.begin, event.begin_time
+            self._state.put(_BUCKET, _NAME, _ROW.pack(self.position, self.store_time))
