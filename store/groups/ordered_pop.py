@@ -52,6 +52,7 @@ class KeyOrders:
         if known is not None:
             self._covered -= known[1].counted
         leases.order = order
+        leases.is_ordered = True
         self._known[key] = (leases, order)
         order.counted = order.size + _ORDER
         self._covered += order.counted
@@ -62,17 +63,18 @@ class KeyOrders:
                 oldest.order = None
 
     def drop(self, leases: QueueLeases) -> None:
-        """No pop needs the order of the leases."""
+        """Pops of the leases keep no order."""
         known = self._known.pop((leases.group, leases.queue), None)
         if known is not None:
             self._covered -= known[1].counted
         leases.order = None
+        leases.is_ordered = False
 
 
 class _OrderedQueue:
     """A queue of an ordered pop."""
 
-    __slots__ = ("ahead", "chosen", "first", "full", "order", "queue", "tags")
+    __slots__ = ("ahead", "chosen", "first", "full", "is_window_full", "order", "queue", "tags")
 
     def __init__(self, queue: QueueDecision, order: KeyOrder, first: int) -> None:
         self.queue = queue
@@ -80,6 +82,7 @@ class _OrderedQueue:
         self.first = first  # the first offset whose record may be in the log
         self.chosen: list[tuple[int, int]] = []  # leased: offset, deliveries from then on
         self.tags: set[int] = set()  # keys of which something is leased or given up
+        self.is_window_full = False  # new messages are not examined before older ones are finished or passed over
         self.full: set[int] = set()  # those of which this pop leases no more
         self.ahead: list[int] | None = None  # `order.ahead` before the decision changed it
 
@@ -102,6 +105,7 @@ class OrderedPopDecision(PopDecision):
         self._is_of_named = request.ordering is Ordering.NAMED_KEYS
         self._replaced = met
         self._orders = orders
+        self._passed = min(PASSED, config.max_group_window)  # a whole window of unwanted messages is recorded
         self._selection: Selection = request.selection
         self._left = MOST_EXAMINED  # references and keys that may still be examined
         self._room = 0  # new messages that the group may still have unfinished
@@ -348,8 +352,10 @@ class OrderedPopDecision(PopDecision):
         if begin >= end:
             return False
         floor = queue.state.floor if queue.state is not None else queue.next
-        room = min(self._room - len(order.ahead), floor + self._config.max_group_window - begin)
+        window = floor + self._config.max_group_window - begin
+        room = min(self._room - len(order.ahead), window)
         if room <= 0:
+            opened.is_window_full = window <= 0
             self.is_limited = True
             self._is_cut_short |= bool(queue.gone or queue.dead)  # which makes room
             return False
@@ -413,8 +419,8 @@ class OrderedPopDecision(PopDecision):
     def _move(self, opened: _OrderedQueue) -> None:
         """Move the group past new messages that are leased, kept back or not wanted."""
         queue, order = opened.queue, opened.order
-        behind = queue.fresh_runs[-1][1] if queue.fresh else queue.next
-        if order.end - queue.next >= PASSED and not order.ready:
+        recorded = behind = queue.fresh_runs[-1][1] if queue.fresh else queue.next
+        if order.end - queue.next >= self._passed and not order.ready:
             behind = order.end
         ahead = order.ahead
         cut = bisect_left(ahead, behind)
@@ -422,12 +428,14 @@ class OrderedPopDecision(PopDecision):
         kept = [offset for offset in ahead[:cut] if offset not in leased and not self._is_gone(opened, offset)]
         for first, end in runs_of(kept):
             queue.keep_back(first, end)
+            recorded = max(recorded, end)
         opened.ahead = ahead
         order.ahead = ahead[cut:]
         reached = order.ahead[0] if order.ahead else order.end
-        if queue.entered or queue.is_new or reached - queue.next >= PASSED:
+        if queue.entered or queue.is_new or reached - queue.next >= self._passed:
             if self._selected is None:
                 queue.reclaimed += reached - queue.next - queue.entered
-            queue.passed = reached - behind
+            queue.passed = reached - recorded
             queue.next = reached
+            self._is_cut_short |= opened.is_window_full and queue.passed > 0  # which makes room
         self._room -= queue.entered

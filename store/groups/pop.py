@@ -134,10 +134,11 @@ class GroupService:
         self._admit(group, [each.queue for each in queues if each.state is None and each.uncommitted is None])
         met: tuple[bytes, int] | None = None
         if not _is_in_order(request, queues):
-            if request.ordering is Ordering.NAMED_KEYS:
-                for queue in queues:
-                    if queue.state is not None and queue.state.order is not None:
-                        self._orders.drop(queue.state)
+            for queue in queues:
+                state = queue.state
+                is_named = request.ordering is Ordering.NAMED_KEYS
+                if state is not None and state.is_ordered and (is_named or state.order is None):
+                    self._orders.drop(state)
             decision = PopDecision(self._views, self._config, request, queues, now, selected)
             _complete(decision)
             met = decision.met

@@ -144,6 +144,7 @@ class QueueLeases:
         "due",
         "group",
         "is_changed",
+        "is_ordered",
         "next",
         "order",
         "queue",
@@ -163,7 +164,8 @@ class QueueLeases:
         self.due: list[tuple[int, int, int]] = []  # heap of (at, first, end); elements may be stale
         self._stale_at = _STALE  # length of `due` at which it is rebuilt
         # Not part of the state, for pops only:
-        self.order: KeyOrder | None = None  # of an ordered group
+        self.order: KeyOrder | None = None  # of an ordered group; it may be dropped at any time
+        self.is_ordered = False  # pops may have kept messages back: they keep an order, or it is not known whether
         self.seen = begin  # the log has no records of the offsets [next, seen)
         self.turn = 0  # number of the last decision that leased messages
 

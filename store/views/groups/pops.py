@@ -101,12 +101,12 @@ class Pops:
         for leases in all_leases:
             leases.settled(event.done.get(leases.queue, _NO_RUNS), event.again.get(leases.queue, _NO_POSTPONED))
         self._end_change(all_leases)
-        return any([leases.order is not None for leases in all_leases])  # noqa: C419 a generator costs more
+        return any([leases.is_ordered for leases in all_leases])  # noqa: C419 a generator costs more
 
     def is_ordered(self, group: bytes, queue: bytes) -> bool:
         """Whether messages of the queue may have been kept back, which may be leased after a settlement."""
         leases = self.find(group, queue)
-        return leases is not None and leases.order is not None
+        return leases is not None and leases.is_ordered
 
     def finished(self, group: bytes, queue: bytes, offsets: Sequence[int]) -> list[tuple[int, Entry]]:
         """Finish offsets. Returns those that were unfinished, in the same order, with their entries."""
@@ -209,6 +209,7 @@ class Pops:
         leases = QueueLeases(group, queue, following)
         if unfinished:
             leases.load(list(self._block_rows(group, queue)))
+            leases.is_ordered = True
         self._evict()
         self._blocks += len(leases.blocks)
         return self._cache(leases)

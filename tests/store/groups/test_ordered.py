@@ -185,6 +185,60 @@ async def test_a_group_keeps_back_no_more_than_it_may_have_unfinished(tmp_path: 
     await bench.engine.close()
 
 
+@pytest.mark.parametrize("ordering", list(Ordering))
+@pytest.mark.parametrize("window", [1, 5, 100])
+async def test_messages_that_are_not_selected_do_not_fill_a_small_window(
+    tmp_path: Path, window: int, ordering: Ordering
+) -> None:
+    bench = await Bench(tmp_path, replace(ORDERED, max_group_window=window)).open()
+    await bench.append(*[frame_of("u", 0)] * 200, of("x", 1), of("y", 2))
+    found: list[bytes] = []
+    is_over = False
+    while not is_over:
+        popped = await bench.pop(P0, ordering=ordering, selection=SOME)
+        found += payloads(popped.runs)
+        await bench.engine.settle(b"g", receipts(popped))
+        is_over = not popped.runs and popped.available_at != bench.now
+    assert found == [b"x1", b"y2"]
+    await bench.engine.close()
+
+
+@pytest.mark.parametrize("ordering", list(Ordering))
+@pytest.mark.parametrize("objects", [1, 3])
+async def test_messages_are_in_order_though_a_pop_has_more_queues_than_are_kept_in_memory(
+    tmp_path: Path, objects: int, ordering: Ordering
+) -> None:
+    bench = await Bench(tmp_path, replace(ORDERED, max_group_objects=objects, checkpoint_keys=1, partitions=8)).open()
+    queues = [partition_queue(b"a", number) for number in range(8)]
+    await bench.append(*[frame_of(f"{key}", number) for number in range(6) for key in "xyz"])
+    found: list[bytes] = []
+    for _ in range(60):
+        popped = await bench.pop(*queues, records=2, ordering=ordering)
+        if ordering is not Ordering.NONE:
+            again = await bench.pop(*queues, records=10, ordering=ordering)
+            assert not {each[:1] for each in payloads(popped.runs)} & {each[:1] for each in payloads(again.runs)}
+            await bench.engine.settle(b"g", receipts(again))
+            found += payloads(again.runs)
+        await bench.engine.settle(b"g", receipts(popped))
+        found += payloads(popped.runs)
+    for key in b"xyz":
+        of_key = [each for each in found if each[0] == key]
+        assert of_key == [b"%c%d" % (key, number) for number in range(6)]
+    await bench.engine.close()
+
+
+async def test_a_record_passes_over_messages_that_an_ordered_group_does_not_select(bench: Bench):
+    """Otherwise they would fill the window, and be examined again after a restart."""
+    await bench.append(*[frame_of("u", 0)] * (PASSED + 1))
+    await bench.append(*[frame_of("u", 0)] * (PASSED + 1), of("x", 1))
+    assert await pop(bench, selection=SOME) == "x1"
+    await bench.append(*[frame_of("u", 0)] * (PASSED + 1))
+    await finish(bench, 2 * PASSED + 2)
+    assert await pop(bench, selection=SOME) == ""
+    end = 3 * PASSED + 4
+    assert (await bench.lag())[P0] == (end, end, 0, 0)
+
+
 async def test_a_refused_pop_changes_nothing(bench: Bench):
     await publish(bench, "x0 y1 x2")
     assert await pop(bench, records=1) == "x0"
@@ -227,6 +281,32 @@ async def test_a_settlement_tells_members_elsewhere_that_a_key_goes_on(bench: Be
     again.clear()
     await finish(bench, 0)
     assert again == [[b"g"]]
+
+
+@pytest.mark.parametrize("lost", ["too many orders", "restart", "evicted"])
+async def test_a_settlement_tells_members_that_a_key_goes_on_though_its_order_was_forgotten(
+    tmp_path: Path, lost: str
+) -> None:
+    bench = await Bench(
+        tmp_path, replace(ORDERED, partitions=2, max_group_objects=1 if lost == "evicted" else 100)
+    ).open()
+    bench.engine._groups._orders = KeyOrders(limit=1)
+    again: list[list[bytes]] = []
+    await publish(bench, "x0 x1")
+    assert await pop(bench, records=1) == "x0"
+    assert await pop(bench) == ""
+    if lost == "restart":
+        await bench.reopen()
+    else:
+        for _ in range(2):
+            await bench.pop(P0, records=1, group=b"other", ordering=Ordering.ALL_KEYS)
+    if lost == "evicted":
+        bench.engine._views.pops.checkpoint()
+    assert order_of(bench) is None
+    bench.engine.on_commit(lambda commit: again.append(commit.again))
+    await finish(bench, 0)
+    assert again == [[b"g"]]
+    await bench.engine.close()
 
 
 @pytest.mark.usefixtures("retention_on_request")
