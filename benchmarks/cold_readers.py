@@ -1,0 +1,206 @@
+"""How long a device waits for PUBACK beside services that read old messages: `python -m benchmarks.cold_readers`.
+
+A node holds a topic of old messages. One device publishes with QoS 1 and one message in flight: by turns alone, and
+beside readers. Each reader is a process with the SDK, which pulls one partition from its beginning to its end, again
+and again, as fast as it can. The log is dropped from the page cache all the time, unless `--warm` is given.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
+from benchmarks.figures import Sample
+from benchmarks.rounds import LOADER, LoadFailed, measure
+from benchmarks.works import Work
+from cloud_sdk import Client, OutgoingMessage
+
+_TOPIC: Final = "old"
+_PAYLOAD: Final = bytes(256)
+_SENT_AT_ONCE: Final = 2_000
+_TOPICS: Final = 100  # of the old messages, so that all partitions have some
+_EVICT_S: Final = 0.1  # between two looks at what the page cache has of the log
+_DEVICE: Final = Work("ingest QoS 1, 1 device, 1 in flight", "ingest", 1, 1, 1, 5_000)
+_GOAL: Final = 2.0  # p99 beside readers, as a multiple of that without
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cold_readers", description=str(__doc__).splitlines()[0])
+    parser.add_argument("--readers", type=int, default=4, help="services that read (default: 4)")
+    parser.add_argument("--rounds", type=int, default=5, help="each without and with readers (default: 5)")
+    parser.add_argument("--messages", type=int, default=2_000_000, help="old ones (default: 2,000,000)")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of the device's messages")
+    parser.add_argument("--warm", action="store_true", help="leave the log in the page cache")
+    parser.add_argument("--folder", type=Path, default=Path("build"), help="the disk to measure on (default: build)")
+    parser.add_argument("--read", nargs=2, metavar=("ENDPOINT", "NUMBER"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.read:
+        asyncio.run(read(arguments.read[0], int(arguments.read[1])))
+        return 0
+    if not LOADER.exists():
+        print("the load generator is not built: make bench builds it", file=sys.stderr)
+        return 1
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="cold-", dir=arguments.folder)).absolute()
+    try:
+        grpc = free_port()
+        node = start(folder, grpc)
+        try:
+            asyncio.run(fill(f"127.0.0.1:{grpc}", arguments.messages))
+            rows = list(rounds(node, f"127.0.0.1:{grpc}", folder / "data" / "log", arguments))
+        finally:
+            node.stop()
+    except (BrokerUnavailable, LoadFailed) as error:
+        print(f"cold_readers: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(table(rows))
+    return 0
+
+
+def start(folder: Path, grpc: int) -> Broker:
+    """Start a node. Raises `BrokerUnavailable`."""
+    port = free_port()
+    command = [sys.executable, "-m", "sluice", "serve", "--data-dir", str(folder / "data"), "--grpc-port", str(grpc)]
+    command += ["--mqtt-port", str(port), "--ws-port", str(free_port()), "--http-port", str(free_port())]
+    return run("sluice", Launch(command, ""), port, folder)
+
+
+async def fill(endpoint: str, count: int) -> None:
+    """Store the old messages."""
+    async with Client(endpoint) as client:
+        for first in range(0, count, _SENT_AT_ONCE):
+            numbers = range(first, min(first + _SENT_AT_ONCE, count))
+            await client.send_many([OutgoingMessage(f"{_TOPIC}/{number % _TOPICS}", _PAYLOAD) for number in numbers])
+
+
+def rounds(
+    node: Broker, endpoint: str, log: Path, arguments: argparse.Namespace
+) -> Iterator[tuple[Sample, Sample, float]]:
+    """The device alone, the device beside readers, and what these read in a second, for each round. Raises
+    `LoadFailed`."""
+    for _ in range(arguments.rounds):
+        alone = measure(_DEVICE, node, arguments.scale)
+        with reading(endpoint, arguments.readers) as readers, evicting(None if arguments.warm else log):
+            before, began = read_so_far(readers), time.monotonic()
+            beside = measure(_DEVICE, node, arguments.scale)
+            per_second = (read_so_far(readers) - before) / (time.monotonic() - began)
+        yield alone, beside, per_second
+
+
+# --- the readers
+
+
+async def read(endpoint: str, number: int) -> None:
+    """Read a partition until the process is ended. Prints the number of messages after each batch."""
+    count = 0
+    async with Client(endpoint, retry_seconds=1) as client:
+        bounds = await client.partitions(_TOPIC)
+        partition, offset = bounds[number % len(bounds)].partition, 0
+        while True:
+            batch = await client.pull(_TOPIC, partition, offset)
+            count += batch.count
+            offset = batch.next_offset if batch.next_offset < batch.end else batch.begin
+            print(count, flush=True)
+
+
+class Reader:
+    """A process that reads, and what it has read so far."""
+
+    def __init__(self, endpoint: str, number: int) -> None:
+        self.count = 0  # messages
+        self._has_begun = threading.Event()
+        command = [sys.executable, "-m", "benchmarks.cold_readers", "--read", endpoint, str(number)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._thread = threading.Thread(target=self._follow)
+        self._thread.start()
+
+    def wait_until_it_reads(self) -> None:
+        self._has_begun.wait()
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                if line.endswith("\n"):
+                    self.count = int(line)
+                self._has_begun.set()
+        self._has_begun.set()  # it has ended
+
+
+def read_so_far(readers: list[Reader]) -> int:
+    return sum(reader.count for reader in readers)
+
+
+@contextmanager
+def reading(endpoint: str, count: int) -> Iterator[list[Reader]]:
+    """Have so many processes read. Raises `LoadFailed` if one of them does not."""
+    readers = [Reader(endpoint, number) for number in range(count)]
+    try:
+        for reader in readers:
+            reader.wait_until_it_reads()
+        if not all(reader.count for reader in readers):
+            raise LoadFailed("a reader has ended before it read anything")
+        yield readers
+    finally:
+        for reader in readers:
+            reader.stop()
+
+
+@contextmanager
+def evicting(log: Path | None) -> Iterator[None]:
+    """Keep a log out of the page cache. None: nothing is done."""
+    ended = threading.Event()
+
+    def evict() -> None:
+        while log is not None and not ended.wait(_EVICT_S):
+            for segment in log.glob("*.log"):
+                with suppress(FileNotFoundError), segment.open("rb") as file:
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    thread = threading.Thread(target=evict)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def table(rows: list[tuple[Sample, Sample, float]]) -> str:
+    """The rounds and their median, as a Markdown table. Times are ms."""
+    lines = ["| round | alone: p50, p99 | beside readers: p50, p99 | p99, ratio | read a second |"]
+    lines.append("| --- | --- | --- | ---: | ---: |")
+    ratios: list[float] = []
+    for number, (alone, beside, per_second) in enumerate(rows, 1):
+        ratios.append((beside.p99_us or 0) / (alone.p99_us or 1))
+        lines.append(f"| {number} | {times(alone)} | {times(beside)} | {ratios[-1]:.1f} | {per_second:,.0f} |")
+    middle = median(ratios)
+    lines.append(f"| median | | | {middle:.1f} {'✓' if middle <= _GOAL else '✗'} (≤ {_GOAL:g}) | |")
+    return "\n".join(lines)
+
+
+def times(sample: Sample) -> str:
+    lost = "" if sample.complete else " (not all answered)"
+    return f"{(sample.p50_us or 0) / 1000:.1f}, {(sample.p99_us or 0) / 1000:.1f}{lost}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
