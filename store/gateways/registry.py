@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from math import inf
 from typing import Final
 
 from store import control
@@ -42,7 +43,7 @@ class _Gateway:
 
     def __init__(self, name: bytes, now: float, has_returned: bool) -> None:
         self.name = name
-        self.last_heartbeat = now  # loop time
+        self.last_heartbeat = now  # loop time; inf: it is joining
         self.has_returned = has_returned  # it has joined this process of the store
         self.claims: list[NamedClaim] = []  # pages that a returning gateway has sent so far
         self.groups: dict[bytes, None] = {}  # shared subscriptions whose messages were returned since its last call
@@ -157,7 +158,8 @@ class GatewayRegistry:
                 self._end(gateway)
         if len(self._gateways) >= MAX_GATEWAYS:
             raise StoreError(f"there are {MAX_GATEWAYS} gateways, which is the limit")
-        gateway = self._gateways[name] = _Gateway(name, self._loop.time(), True)
+        # It may send heartbeats when its record is committed. A slow disk can take longer than a lease.
+        gateway = self._gateways[name] = _Gateway(name, inf, True)
         try:
             await self._record(control.GatewayJoined().frame(name))
         except asyncio.CancelledError:

@@ -5,9 +5,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from store.config import StoreConfig
 from store.engine import Engine
 from store.gateways.registry import CleanUp, GatewayRegistry
+from tests.gateway.connection.test_slow_disk import slow_disk
 from tests.waiting import patience, until
 
 
@@ -56,9 +59,11 @@ async def test_an_order_about_what_a_gateway_has_not_ends_when_it_says_so(tmp_pa
 
 
 @asynccontextmanager
-async def opened(folder: Path, clean_up_after: CleanUp = nothing_left) -> AsyncIterator[Engine]:
+async def opened(
+    folder: Path, clean_up_after: CleanUp = nothing_left, lease_s: float = StoreConfig().lease_s
+) -> AsyncIterator[Engine]:
     """A store that takes gateways."""
-    engine = await Engine.open(folder, StoreConfig(segment_size=1 << 20))
+    engine = await Engine.open(folder, StoreConfig(segment_size=1 << 20, lease_s=lease_s))
     try:
         await engine.gateway_registry.start(clean_up_after)
         yield engine
@@ -102,6 +107,25 @@ async def test_a_gateway_that_does_not_wait_for_its_beginning_is_ended(tmp_path:
         await engine.gateway_registry.join(b"b", None, False)
         assert engine._views.gateways.page(None, 9) == [b"b"]
         assert engine.gateway_registry.has_ended(b"a")
+
+
+@pytest.mark.usefixtures("interpreted_flushes")
+async def test_a_gateway_is_not_ended_while_a_slow_disk_writes_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease_s = 0.05
+    ended: list[bytes] = []
+    async with opened(tmp_path, lease_s=lease_s) as engine:
+        registry, loop = engine.gateway_registry, asyncio.get_running_loop()
+        registry.on_ended = ended.append
+        go_on = slow_disk(monkeypatch)
+        began = loop.time()
+        joining = asyncio.ensure_future(registry.join(b"a", None, False))
+        await until(lambda: loop.time() > began + 4 * lease_s)
+        go_on.set()
+        await joining
+        assert not ended
+        await until(lambda: ended == [b"a"])  # it sends no heartbeat
 
 
 async def test_until_all_gateways_of_before_are_back_they_may_have_any_client(tmp_path: Path) -> None:
