@@ -9,6 +9,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +58,7 @@ class StoreServer:
         self._server: grpc.aio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._finding = asyncio.Lock()
+        self._beginning: dict[bytes, asyncio.Task[None]] = {}  # by producer: records the beginning of a gateway
         self._stopping = False
         engine.on_transaction_check(self._check)
 
@@ -125,6 +127,11 @@ class StoreServer:
             log.warning("refusing the peer at %s: %s", context.peer(), wrong)
             await context.write(encode(self._welcome(Verdict.REFUSED, wrong)))
             return
+        try:
+            await self._begin_producer(hello)
+        except StoreError as error:
+            await context.write(encode(self._welcome(Verdict.REFUSED, str(error))))
+            return
         async with self._finding:  # one at a time: a gateway without an answer asks again over another stream
             try:
                 gateway, welcome = await self._find(hello)
@@ -135,6 +142,29 @@ class StoreServer:
             await context.write(encode(welcome))
         else:
             await self._carry(gateway, stream, welcome, context)
+
+    async def _begin_producer(self, hello: Hello) -> None:
+        """Record the beginning of a new gateway. A slow disk can take longer than a gateway waits for an answer: the
+        greetings that it repeats wait for one record, and those of other gateways do not. Raises StoreError."""
+        producer = hello.producer
+        if hello.opening or len(self.gateways) >= self._config.max_gateways:
+            return
+        if producer not in self._beginning and await self._engine.produced(producer) is not None:
+            return
+        task = self._beginning.get(producer)
+        if task is None and producer not in self.gateways:  # no other greeting was faster
+            task = self._loop.create_task(self._record([control.Produced(0, 0).frame(producer)]))
+            self._beginning[producer] = task
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._has_begun, producer))
+        if task is not None:
+            await asyncio.shield(task)
+
+    def _has_begun(self, producer: bytes, task: asyncio.Task[None]) -> None:
+        del self._beginning[producer]
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # mark it as retrieved: the greeting may have been called off
 
     async def _find(self, hello: Hello) -> tuple[Attached | None, Welcome]:
         """Find or create the gateway of a greeting. Returns it, or None if it is not served, and the answer."""
@@ -154,10 +184,7 @@ class StoreServer:
             return None, self._welcome(Verdict.REFUSED, reason)
         produced = await self._engine.produced(hello.producer)
         if produced is None:
-            if hello.opening:
-                return None, self._welcome(Verdict.GIVEN_UP, "the end of this gateway is recorded")
-            await self._record([control.Produced(0, 0).frame(hello.producer)])
-            produced = (0, 0, 0)
+            return None, self._welcome(Verdict.GIVEN_UP, "the end of this gateway is recorded")
         if hello.opening and self._engine.gateway_registry.has_ended(hello.gateway.encode()):
             # Other gateways may have sent its messages again since then.
             return None, self._welcome(Verdict.GIVEN_UP, "the gateway ended while it was disconnected")

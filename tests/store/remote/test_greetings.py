@@ -26,6 +26,8 @@ from store.remote import RemoteConfig, RemoteStore, StoreServer
 from store.remote.calls import METHODS
 from store.remote.faults import RemoteFault
 from store.remote.wire import METHOD, VERSION, Hello, Item, Verdict, Welcome
+from tests.gateway.connection.test_slow_disk import slow_disk
+from tests.waiting import PATIENCE_S, patience, until
 
 CONFIG = RemoteConfig(heartbeat_s=0.1, silence_s=10, grace_s=10, max_gateways=2)
 
@@ -76,6 +78,39 @@ async def test_repeated_greetings_are_one_gateway(served: Served):
     again, _ = await served.greet(hello(opening=greetings[0][0].opening))
     assert again.verdict == Verdict.CONTINUES
     assert len(served.hub._feeds) == 1
+
+
+@pytest.mark.usefixtures("interpreted_flushes")
+async def test_greetings_that_are_repeated_while_the_disk_is_slow_wait_for_one_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A gateway repeats its greeting when it has waited for its silence. Other gateways are answered meanwhile."""
+    served = await Served().open(tmp_path)
+    known = (await served.greet(hello(b"known@1")))[0]
+    appended: list[bytes] = []
+    append = served.engine.append
+    monkeypatch.setattr(served.engine, "append", lambda frames, done: (appended.extend(frames), append(frames, done)))
+    go_on = slow_disk(monkeypatch)
+    silent = RemoteConfig(heartbeat_s=0.02, silence_s=0.1, grace_s=PATIENCE_S)
+    greetings = 0
+    serve = served.server._begin_producer
+
+    async def begin(greeting: Hello) -> None:
+        nonlocal greetings
+        greetings += 1
+        await serve(greeting)
+
+    monkeypatch.setattr(served.server, "_begin_producer", begin)
+    opening = asyncio.create_task(RemoteStore.open(served.address, "a", EventReceiver(), silent))
+    await until(lambda: greetings >= 3)
+    async with patience():
+        again, _ = await served.greet(hello(b"known@1", known.opening))
+    assert again.verdict == Verdict.CONTINUES
+    go_on.set()
+    store = await opening
+    assert len(appended) == 1
+    await store.close()
+    await served.close()
 
 
 async def test_the_greeting_of_a_gateway_that_was_given_up_is_refused(served: Served):
