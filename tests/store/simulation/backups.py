@@ -19,6 +19,7 @@ from store.exports.snapshot import Snapshot
 from store.exports.stage import stage
 from store.exports.until import Until
 from store.log.removed_ranges import read_removed
+from store.log.segments import segment_name
 from store.queries import Queries
 from tests.store.simulation import checks
 from tests.store.simulation.truth import Truth
@@ -87,7 +88,7 @@ class Backups:
             return
         until = Until()
         if (
-            not manifest.begin
+            (backup.path / "log" / segment_name(0)).exists()  # a store that was opened here may have gone on removing
             and not read_removed(backup.path / "log").ranges
             and backup.frames
             and self._rng.random() < 0.3
