@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
@@ -214,7 +215,7 @@ async def test_a_trace_goes_on_over_pages(node, client: Client) -> None:
     assert [event.happened for event in events] == [Happened.STORED, Happened.LEASED, Happened.FINISHED]
 
 
-async def test_each_request_gets_its_own_answer(client: Client) -> None:
+async def test_each_request_gets_its_own_answer(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     async def lamp(stop: asyncio.Event) -> None:
         async with client.consumer("lamps", "lamp") as commands:
             while not stop.is_set():
@@ -233,10 +234,15 @@ async def test_each_request_gets_its_own_answer(client: Client) -> None:
     assert [answer.payload for answer in answers] == [b"done " + word for word in words]
     stop.set()
     await device
+    commands = []
+
+    async def send(topic: str, payload: bytes, **options: Any) -> None:
+        commands.append((topic, payload, options["response_topic"], options["message_expiry"]))
+
+    monkeypatch.setattr(client, "send", send)
     with pytest.raises(NoAnswer):
-        await client.request("lamp/1", b"x", timeout=0.05)
-    (command,) = [message async for message in _commands(client) if message.payload == b"x"]
-    assert (command.response_topic, command.all_properties.message_expiry) == ("$inbox/tester", 1)
+        await client.request("lamp/1", b"x", timeout=0.3)
+    assert commands == [("lamp/1", b"x", "$inbox/tester", 1)]
     assert not client._replies._topics
 
 
@@ -264,12 +270,6 @@ async def test_the_blocking_client_reads_partitions(node) -> None:
         assert Decision("commit") is Decision.COMMIT
 
     await asyncio.to_thread(work)
-
-
-async def _commands(client: Client):
-    for each in await client.partitions("lamp"):
-        for message in await client.pull("lamp", each.partition, 0):
-            yield message
 
 
 async def spread(client: Client) -> tuple[int, int]:
