@@ -48,6 +48,8 @@ STORE_FLOORS = (
     ("find", "gateways", "groups", "held", "producer_progress", "repair", "retention"),
     ("queries",),
     ("exports",),
+    ("opening",),
+    ("local_store",),
     ("engine",),
     ("remote",),
 )

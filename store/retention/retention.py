@@ -23,7 +23,6 @@ from store.log.writer import Clock
 from store.retention.compaction import Compaction
 from store.retention.expiry import Expiry
 from store.retention.removal import Removal
-from store.views.database.database import Database
 from store.views.fold import Views
 
 logger = logging.getLogger(__name__)
@@ -40,9 +39,10 @@ class Retention:
         config: StoreConfig,
         segments: Segments,
         reader: LogReader,
-        database: Database,
         views: Views,
         log: CommitLog,
+        removal: Removal,
+        stopped: asyncio.Event,
         checkpoint: Callable[[], Awaitable[None]],
         wait_for_held: Callable[[], Awaitable[None]],
         clock: Clock,
@@ -55,11 +55,11 @@ class Retention:
         self._checkpoint = checkpoint
         self._wait_for_held = wait_for_held  # until records about held messages are folded
         self._one = asyncio.Lock()  # of `enforce`
-        self._stopped = asyncio.Event()
+        self._stopped = stopped
         self._is_due = asyncio.Event()  # a check, or a stop
         self._task: asyncio.Task[None] | None = None
-        self.removal = Removal(config, segments, reader, database, views, checkpoint, self._stopped)
-        self._compaction = Compaction(config, segments, views, self._expiry, self.removal, self._flush, self._stopped)
+        self.removal = removal
+        self._compaction = Compaction(config, segments, views, self._expiry, removal, self._flush, stopped)
         self._is_disk_low = False  # and nothing can be removed: a warning says so
 
     def start(self) -> None:

@@ -1,0 +1,231 @@
+"""The log of a data folder and the views folded from it: what a store that writes and one that follows have in common.
+
+A committed batch comes to `_on_batch` on the loop. It is added to the tail cache and folded into the views, and the
+commit listeners are called. Checkpoints of the views follow by time and by size. Reads are in `store.queries`.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from store.api import CommitListener, Listening, StoreStats
+from store.commit_listeners import EVERY_COMMIT, CommitListeners
+from store.config import StoreConfig
+from store.errors import StoreError, StoreFailed
+from store.exports.stage import Staged, link_segments
+from store.log.commitlog import CommitLog
+from store.log.reader import LogReader
+from store.log.tail_cache import TailCache
+from store.log.writer import SealedBatch
+from store.opening import OpenedStore
+from store.queries import Queries
+from store.retention.removal import Removal
+
+logger = logging.getLogger(__name__)
+
+
+class LocalStore(Queries):
+    """An opened data folder. Call its methods only on the loop that created it."""
+
+    def __init__(self, opened: OpenedStore, config: StoreConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.meta = opened.meta
+        self.partitions = opened.config.partitions
+        self._config = config
+        self._loop = loop
+        self._folder = opened.folder
+        self._segments = opened.segments
+        self._database = opened.database
+        self._views = opened.views
+        self._tail = TailCache(config.tail_cache_bytes)
+        self._reader = LogReader(self._segments, self._tail, opened.config.max_reads)
+        self._writer = opened.writer
+        self._listeners = CommitListeners()
+        self._log = CommitLog(opened.writer, opened.config, loop, self._on_batch, self._listeners.go_on, self._on_sync)
+        self._stopped = asyncio.Event()  # what happens by itself ends
+        self._removal = Removal(
+            opened.config,
+            self._segments,
+            self._reader,
+            self._database,
+            self._views,
+            self._checkpointed,
+            self._stopped,
+        )
+        self._checkpoint_awaited: asyncio.Future[None] | None = None  # a sync runs, and a checkpoint follows it
+        self._checkpoint_timer: asyncio.TimerHandle | None = None
+        self._view_flush: asyncio.Future[None] | None = None
+        self._view_flushed = self._views.position  # log position of the last view flush
+        self._stagings: set[asyncio.Task[Staged]] = set()
+        self._replayed = (self._views.records, self._views.messages)
+        self._batches = 0
+        self._is_discarded = False
+
+    async def close(self) -> None:
+        """Commit accepted appends, checkpoint the views and unlock the folder."""
+        await self._end_log()
+        await self._loop.run_in_executor(None, self._close_files)
+
+    async def _end_log(self) -> None:
+        """Commit accepted appends, and checkpoint the views. The files stay open."""
+        if self._stagings:
+            await asyncio.wait(self._stagings)
+        await self._log.close()
+        if self._checkpoint_timer is not None:
+            self._checkpoint_timer.cancel()
+        if self._view_flush is not None:
+            await asyncio.wait([self._view_flush])
+        try:
+            if not self._log.failed and self._writer.durable >= self._views.position:
+                self._views.checkpoint(self._writer.durable)
+        except StoreError:
+            logger.exception("the last checkpoint of the views failed; a restart replays more")
+
+    async def stage(self, folder: Path) -> Staged:
+        """Snapshot the store into `views` and `log` of `folder`, which is empty and on the data folder's file system.
+
+        The snapshot's log ends at the returned position; later bytes do not belong to it. Raises `StoreError` and
+        OSError.
+        """
+        if self._log.failed:
+            raise StoreFailed("the log has failed: stop the node and back up its folder")
+        task = self._loop.create_task(self._stage(folder))
+        self._stagings.add(task)
+        task.add_done_callback(self._on_staged)
+        return await asyncio.shield(task)  # its thread continues when the caller is cancelled
+
+    async def _stage(self, folder: Path) -> Staged:
+        async with self._removal.removing:
+            # `link_to` flushes the rest of the views and blocks other writes meanwhile: flush most of it first.
+            await self._loop.run_in_executor(None, self._database.flush)
+            await self._checkpointed()
+            await self._loop.run_in_executor(None, self._database.flush)
+            await self._loop.run_in_executor(None, self._database.link_to, folder / "views")
+            staged = Staged(self._views.begin, self._views.position, self._views.store_time)
+            await self._loop.run_in_executor(None, link_segments, self._segments, staged.position, folder / "log")
+            if self._config.policy != "fsync":
+                # The linked files share pages that are not synced. After a power failure the log would lose and
+                # rewrite them, so sync them before the snapshot counts.
+                await self._checkpointed()
+        return staged
+
+    def on_commit(self, listener: CommitListener, parts: int = EVERY_COMMIT) -> Listening:
+        return self._listeners.add(listener, parts)
+
+    def stats(self) -> StoreStats:
+        places, size = self._segments.damaged.size(self._views.begin)
+        free_bytes = self._segments.free_bytes()
+        return StoreStats(
+            log_begin=self._views.begin,
+            log_end=self._log.end,
+            records=self._views.records - self._replayed[0],
+            messages=self._views.messages - self._replayed[1],
+            batches=self._batches,
+            checkpoint=self._views.checkpointed,
+            log_bytes=self._segments.disk_bytes(),
+            view_bytes=self._database.size(),
+            free_bytes=free_bytes,
+            is_disk_low=free_bytes < self._config.retention_free_bytes,
+            tail_bytes=self._tail.size,
+            pending_bytes=self._log.pending_bytes,
+            sessions=self._views.sessions.count,
+            retained=self._views.retained.count.value,
+            held=self._views.held.count.value,
+            max_held=self._config.max_held,
+            damaged_places=places,
+            damaged_bytes=size,
+            damage_met=len(self._reader.met),
+            failed=self._log.failed,
+        )
+
+    def _after_batch(self, batch: SealedBatch) -> None:
+        """Called for each batch when it is folded and the listeners have heard of it."""
+
+    def _on_batch(self, batch: SealedBatch) -> bool:
+        """Fold a committed batch and call the listeners. Returns whether they have something left to do. An exception
+        from here stops the log."""
+        self._tail.add(batch.position, batch.data)
+        commit = self._views.fold(batch)
+        self._batches += 1
+        has_rest = self._listeners.notify(commit)
+        self._after_batch(batch)
+        if self._views.is_full:
+            self._checkpoint()
+        elif self._checkpoint_timer is None:
+            self._checkpoint_timer = self._loop.call_later(self._config.checkpoint_age_s, self._on_checkpoint_age)
+        return has_rest
+
+    def _on_checkpoint_age(self) -> None:
+        self._checkpoint_timer = None
+        if self._log.failed:
+            return
+        try:
+            self._checkpoint()
+        except Exception as error:  # noqa: BLE001  a store must not continue with views that it cannot write
+            self._log.fail(error)
+
+    def _checkpoint(self) -> "asyncio.Future[None]":
+        """Checkpoint the views. The returned future is done at once unless the log has to be synced first.
+
+        RocksDB may write a checkpoint to disk at any time, so the log must be durable up to it before.
+        """
+        awaited = self._checkpoint_awaited
+        if awaited is None:
+            awaited = self._loop.create_future()
+            if self._config.policy == "fsync":
+                self._checkpoint_now()
+                awaited.set_result(None)
+            else:
+                self._checkpoint_awaited = awaited
+                self._log.sync()
+        return awaited
+
+    async def _checkpointed(self) -> None:
+        """Checkpoint the views and wait until that is done.
+
+        Raises `StoreError` when it fails, and when the log has failed: a batch may be folded by half then.
+        """
+        try:
+            if not self._log.failed:
+                await self._checkpoint()
+        except Exception as error:
+            self._log.fail(error)
+            raise
+        if self._log.failed:
+            raise StoreFailed("the log has failed: its views take no checkpoint until a restart")
+
+    def _on_sync(self) -> None:
+        awaited, self._checkpoint_awaited = self._checkpoint_awaited, None
+        if awaited is None:
+            return
+        try:
+            if not self._log.failed:
+                self._checkpoint_now()
+        except Exception as error:  # noqa: BLE001  a store must not continue with views that it cannot write
+            self._log.fail(error)
+        awaited.set_result(None)
+
+    def _checkpoint_now(self) -> None:
+        self._views.checkpoint(self._writer.durable)
+        if self._views.position - self._view_flushed >= self._config.view_flush_bytes and self._view_flush is None:
+            self._view_flushed = self._views.position
+            self._view_flush = self._loop.run_in_executor(None, self._database.flush)
+            self._view_flush.add_done_callback(self._on_view_flushed)
+
+    def _on_staged(self, task: "asyncio.Task[Staged]") -> None:
+        self._stagings.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.warning("a stage for a backup failed: %s", task.exception())
+
+    def _on_view_flushed(self, flush: "asyncio.Future[None]") -> None:
+        self._view_flush = None
+        error = None if flush.cancelled() else flush.exception()
+        if error is not None:
+            logger.error("flushing the views failed; a restart replays more", exc_info=error)
+
+    def _close_files(self) -> None:
+        self._database.close()
+        self._segments.close()
+        if self._is_discarded:
+            self._folder.discard()
+        else:
+            self._folder.close()

@@ -1,0 +1,129 @@
+"""Opens a data folder: recovers the log, opens the views and folds what they lack."""
+
+import logging
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from store.config import StoreConfig
+from store.data_folder import Folder, Meta
+from store.errors import StoreError
+from store.exports.stage import remove_left
+from store.log.disk import Disk
+from store.log.recovery import Recovered, missing_at_begin, recover, sound_batches
+from store.log.segments import Segments
+from store.log.writer import Clock, Writer
+from store.repair.salvage import forget_reclaimed, salvage
+from store.views.database.database import Database, saved_checkpoint
+from store.views.fold import Views
+
+logger = logging.getLogger(__name__)
+
+
+class OpenedStore:
+    """The parts of an opened store. The opening thread hands them to the loop."""
+
+    __slots__ = ("clock", "config", "database", "folder", "meta", "recovered", "segments", "views", "writer")
+
+    def __init__(
+        self,
+        folder: Folder,
+        meta: Meta,
+        config: StoreConfig,
+        segments: Segments,
+        database: Database,
+        views: Views,
+        recovered: Recovered,
+        writer: Writer,
+        clock: Clock,
+    ) -> None:
+        self.folder = folder
+        self.meta = meta
+        self.config = config
+        self.segments = segments
+        self.database = database
+        self.views = views
+        self.recovered = recovered
+        self.writer = writer
+        self.clock = clock
+
+
+def open_store(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> OpenedStore:
+    with ExitStack() as undo:
+        folder = Folder(path, disk)
+        undo.callback(folder.close)
+        remove_left(path)
+        meta = folder.read_or_create_meta(config)
+        for name in ("partitions", "segment_size", "generation_segments"):
+            if getattr(config, name) != getattr(meta, name):
+                text = "%s is %d, as %s was made with; the configured %d is ignored"
+                logger.warning(text, name, getattr(meta, name), path, getattr(config, name))
+        config = replace(
+            config,
+            partitions=meta.partitions,
+            segment_size=meta.segment_size,
+            generation_segments=meta.generation_segments,
+        )
+        segments = Segments(folder.log, config.segment_size, disk)
+        undo.callback(segments.close)
+        if config.serve_damaged:
+            salvage(folder.log, config.segment_size, saved_checkpoint(folder.views), disk)
+        segments.load()
+        forget_reclaimed(segments)
+        for first, end in segments.damaged:
+            logger.warning("the log is damaged from position %d up to %d: reads skip this range", first, end)
+        database, recovered = _recover(folder, config, segments)
+        undo.callback(database.close)
+        database.put_log_begin(recovered.begin)
+        views = Views(database, config, recovered.begin, recovered.begin_time, segments.gone)
+        views.held.kept_below = segments.whole_from
+        _replay(views, segments, recovered.end)
+        store_time = max(views.store_time, recovered.store_time)
+        meta = folder.begin_epoch(meta, recovered.end)
+        writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
+        writer.open()
+        undo.pop_all()
+    return OpenedStore(folder, meta, config, segments, database, views, recovered, writer, clock)
+
+
+def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[Database, Recovered]:
+    """Recover the log and open the views. Views that are ahead of the log or unreadable are deleted first."""
+    database = Database(folder.views, config.view_cache_bytes)
+    try:
+        saved = database.checkpoint()
+        missing = missing_at_begin(segments, saved.log_begin)
+        if missing is not None and segments.begin <= saved.position:  # otherwise the views are of another log, or new
+            raise missing
+        recovered = recover(segments, saved.position, saved.durable)
+        whole_from = segments.whole_from
+        if whole_from and not whole_from <= saved.position <= recovered.end:
+            text = f"the views end at {saved.position} and the log has only [{whole_from}, {recovered.end})"
+            raise StoreError(f"{text}: restore the views from a backup")
+        if whole_from and not saved.is_readable:
+            text = "the views are of another version, and retention removed the log that they were built from"
+            raise StoreError(f"{text}: open them with the version that wrote them")
+    except BaseException:
+        database.close()
+        raise
+    if recovered.cut:
+        logger.warning("cut a torn tail of %d bytes at position %d", recovered.cut, recovered.end)
+    if recovered.end < saved.position or not saved.is_readable:
+        reason = "of another version" if not saved.is_readable else "ahead of the log, which was not synced"
+        logger.warning("the views are %s: rebuilding them from the log", reason)
+        database.close()
+        Database.destroy(folder.views)
+        database = Database(folder.views, config.view_cache_bytes)
+    return database, recovered
+
+
+def _replay(views: Views, segments: Segments, end: int) -> None:
+    """Fold the end of the log that the views do not have yet."""
+    if views.position >= end:
+        return
+    for batch in sound_batches(segments, views.position):
+        views.fold(batch)
+        if views.is_full:
+            views.checkpoint(end)
+    views.skip(segments.gone.behind(views.position))
+    views.checkpoint(end)
+    assert views.position == end
