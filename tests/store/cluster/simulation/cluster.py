@@ -4,7 +4,7 @@ append and note what was acknowledged."""
 import asyncio
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import record
@@ -25,7 +25,7 @@ CLIENTS = 3
 
 
 class Cluster:
-    """One history. `run` returns when it has ended well."""
+    """One history: `run` makes one up, and `play` has the faults that a test thinks of."""
 
     def __init__(self, loop: ClusterLoop, seed: int, lies: bool) -> None:
         self.loop = loop
@@ -35,6 +35,7 @@ class Cluster:
         self.processes: list[Process] = []
         self.nodes = [Node(self, f"n{number}") for number in range(self.rng.choice((3, 5)))]
         self._lies = lies
+        self._clients: list[asyncio.Task[None]] = []
         self._violations: list[str] = []
         self._digests: dict[int, int] = {}  # of what was folded, by the position up to which it was
         self._acknowledged: dict[tuple[int, int], int] = {}  # (client, append) → attempt
@@ -45,21 +46,28 @@ class Cluster:
 
     async def run(self) -> None:
         rng = self.rng
-        self.loop.set_exception_handler(lambda _, what: self.violate(str(what)))
         self.engine.trouble = rng.choice((0.0, 0.02, 0.1, 0.3))
         for node in self.nodes:
             self.loop.call_later(rng.random() * rng.choice((0, 2)), self._start, node)
-        clients = [asyncio.ensure_future(self._append_forever(client)) for client in range(CLIENTS)]
+        await self.play(self._live)
+
+    async def play(self, scenario: Callable[[], Awaitable[None]]) -> None:
+        """Check what must hold when the scenario is over."""
+        self.loop.set_exception_handler(lambda _, what: self.violate(str(what)))
         try:
-            await self._make_trouble()
-            await self._calm_down(clients)
+            await scenario()
         finally:
-            for client in clients:
+            for client in self._clients:
                 client.cancel()
             tasks = [task for process in self.processes for task in process.end()]
-            await asyncio.gather(*clients, *tasks, return_exceptions=True)
+            await asyncio.gather(*self._clients, *tasks, return_exceptions=True)
         self._check_log()
         assert not self._violations, self._violations
+
+    async def _live(self) -> None:
+        self._clients = [asyncio.ensure_future(self._append_forever(client)) for client in range(CLIENTS)]
+        await self._make_trouble()
+        await self._calm_down()
 
     def digest(self) -> int:
         state = repr((self.rng.getstate(), self.loop.time(), sorted(self.counts.items()))).encode()
@@ -128,7 +136,7 @@ class Cluster:
                 engine.lie()
                 self.counts.update([engine.lied] if engine.lied else [])
 
-    async def _calm_down(self, clients: list[asyncio.Task[None]]) -> None:
+    async def _calm_down(self) -> None:
         """All goes well from here on: within a bounded time there is a leader, and all agree."""
         self._calm = True
         self._crash_at = None
@@ -148,7 +156,7 @@ class Cluster:
         while any(self._appends_of(client) < least for client, least in goal.items()):
             assert self.loop.time() < until, f"no progress: {[node.role for node in self.nodes]}"
             await asyncio.sleep(0.1)
-        for client in clients:
+        for client in self._clients:
             client.cancel()
         while not self._agrees():
             assert self.loop.time() < until + CALM_S, "nodes do not come to agree"
