@@ -52,7 +52,8 @@ async def write_slot(log: SharedLog, slot: Slot, reached: Reached) -> bytes:
 class Leadership:
     """Decides slots, one at a time and in the order of the calls, until another node claims.
 
-    `history` is as of the newest slot that is decided. `max_batch` is the most bytes of a batch.
+    `history` is as of the newest slot that is decided, at the loop's time `decided_at`. `max_batch` is the most bytes
+    of a batch.
     """
 
     def __init__(self, log: SharedLog, history: History, reached: Reached) -> None:
@@ -62,7 +63,7 @@ class Leadership:
         self._reached = reached
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
-        self._decided_at = self._loop.time()
+        self.decided_at = self._loop.time()
         self._over: asyncio.Future[StoreError] = self._loop.create_future()
 
     async def decide(self, position: int, batch: bytes) -> History:
@@ -74,15 +75,11 @@ class Leadership:
         async with self._lock:
             return await self._write(self._next(batch=batch, position=position))
 
-    async def idle(self, after_s: float) -> None:
-        """Say that the leader lives, unless a slot was decided within `after_s` or is under way.
-
-        Raises like `decide`.
-        """
-        if self._lock.locked() or self._loop.time() - self._decided_at < after_s:
-            return
+    async def idle(self, since: float) -> None:
+        """Say that the leader lives, unless a slot was decided after this time of the loop. Raises like `decide`."""
         async with self._lock:
-            await self._write(self._next())
+            if self.decided_at <= since:
+                await self._write(self._next())
 
     async def hand_over(self, to: str) -> None:
         """Let the node `to` lead, when the calls of before are done. Raises like `decide`."""
@@ -117,7 +114,7 @@ class Leadership:
                 error if isinstance(error, StoreError) else StoreClosed("a slot was given up: its outcome is unknown")
             )
             raise
-        self.history, self._decided_at = history, self._loop.time()
+        self.history, self.decided_at = history, self._loop.time()
         return history
 
     async def _settle(self, slot: Slot) -> None:

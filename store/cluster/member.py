@@ -124,9 +124,9 @@ class Member:
                 if slots:
                     silence = 0.0
                 elif silence >= patience or self._may_claim_at_once():
-                    silence, patience = 0.0, self._draw_patience()
                     if (leadership := await self._claim()) is not None:
                         return leadership
+                    patience = self._draw_patience()
                     continue
             except SharedLogUnavailable as error:
                 self._note_answer(error)
@@ -216,11 +216,12 @@ class Member:
             raise why
 
     async def _say_alive(self, leadership: Leadership) -> None:
-        pause = self._config.leader_timeout_s / _IDLE_SLOTS
+        loop, pause = asyncio.get_running_loop(), self._config.leader_timeout_s / _IDLE_SLOTS
         with suppress(StoreError):  # the leadership is over
             while True:
-                await asyncio.sleep(pause / 2)
-                await leadership.idle(pause / 2)
+                newest = leadership.decided_at
+                await asyncio.sleep(newest + pause - loop.time())
+                await leadership.idle(newest)
 
     def _may_claim_at_once(self) -> bool:
         """Whether nobody leads, as far as this node knows, and this one comes next."""

@@ -69,8 +69,12 @@ def test_a_slot_that_does_not_follow_is_damage(drawn: list[int], rng: Random):
     follows, _ = follow(history, rng.randrange(11))
     wrong = [
         *slots,
-        build_slot(follows.number + 1, follows.epoch, follows.position, follows.previous, follows.content, follows.batch),
-        build_slot(follows.number, follows.epoch, follows.position, follows.previous ^ 1, follows.content, follows.batch),
+        build_slot(
+            follows.number + 1, follows.epoch, follows.position, follows.previous, follows.content, follows.batch
+        ),
+        build_slot(
+            follows.number, follows.epoch, follows.position, follows.previous ^ 1, follows.content, follows.batch
+        ),
         build_slot(
             follows.number, follows.epoch, follows.position + 8, follows.previous, follows.content, follows.batch
         ),

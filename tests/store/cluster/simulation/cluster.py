@@ -27,20 +27,20 @@ CLIENTS = 3
 class Cluster:
     """One history: `run` makes one up, and `play` has the faults that a test thinks of."""
 
-    def __init__(self, loop: ClusterLoop, seed: int, lies: bool) -> None:
+    def __init__(self, loop: ClusterLoop, seed: int, lies: bool, size: int = 0) -> None:
         self.loop = loop
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter()
         self.engine = Engine(loop, self.rng, self.counts)
         self.processes: list[Process] = []
-        self.nodes = [Node(self, f"n{number}") for number in range(self.rng.choice((3, 5)))]
+        self.nodes = [Node(self, f"n{number}") for number in range(size or self.rng.choice((3, 5)))]
         self._lies = lies
         self._clients: list[asyncio.Task[None]] = []
         self._violations: list[str] = []
         self._digests: dict[int, int] = {}  # of what was folded, by the position up to which it was
         self._acknowledged: dict[tuple[int, int], int] = {}  # (client, append) → attempt
         self._acknowledged_by: dict[int, str] = {}  # slot → the process that acknowledged it
-        self._has_twin = False
+        self.has_twin = False
         self._calm = False
         self._crash_at: tuple[Node, int] | None = None  # that many requests later
 
@@ -105,7 +105,7 @@ class Cluster:
         allowed = {
             SharedLogDamaged: bool(self.engine.lied),
             SlotRemoved: self.engine.begin > 1,
-            NodeNameTaken: self._has_twin,
+            NodeNameTaken: self.has_twin,
         }
         if not allowed.get(type(error), False):
             self.violate(f"{node.name}: {error!r}")
@@ -247,9 +247,9 @@ class Cluster:
             self.engine.trim(self.rng.randint(0, min(kept)))
 
     def _start_twin(self) -> None:
-        if not self._has_twin:
+        if not self.has_twin:
             self.counts["twins"] += 1
-            self._has_twin = True
+            self.has_twin = True
             twin = Node(self, self.rng.choice(self.nodes).name)
             self.nodes.append(twin)
             self._start(twin)

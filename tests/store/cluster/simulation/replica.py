@@ -27,8 +27,8 @@ class Disk:
 
 
 class MemoryReplica:
-    """`on_folded` is called with the history and the digest of what is folded, `on_acknowledged` with the history that a
-    batch is decided with, and the batch, before anybody is answered."""
+    """`on_folded` is called with the history and the digest of what is folded, and `on_acknowledged` with a batch and the
+    history with it, before anybody is answered."""
 
     def __init__(
         self,

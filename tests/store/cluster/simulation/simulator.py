@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from random import Random
 
 from tests.store.cluster.simulation.cluster import Cluster
