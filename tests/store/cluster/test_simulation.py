@@ -77,7 +77,7 @@ def go_on_when_deposed(patch: pytest.MonkeyPatch) -> None:
         while True:
             found = await leadership.write_slot(self._log, slot, self._reached)
             history = self.history.after(parse_slot(slot.number, found))
-            self.history = history
+            self.history, self.decided_at = history, self._loop.time()
             if found == slot.data:
                 return history
             slot = build_slot(slot.number + 1, slot.epoch, history.end, history.checksum, slot.content, slot.batch)
@@ -103,7 +103,7 @@ def answer_early(patch: pytest.MonkeyPatch) -> None:
     """A batch counts as decided before its slot is."""
 
     async def write(self: Leadership, slot: Slot) -> History:
-        self.history = self.history.after(slot)
+        self.history, self.decided_at = self.history.after(slot), self._loop.time()
         self._writing = asyncio.ensure_future(self._settle(slot))
         self._writing.add_done_callback(lambda done: done.cancelled() or done.exception())
         return self.history

@@ -304,7 +304,7 @@ class Cluster:
 
     def _check_noticed(self) -> None:
         """Nothing was folded that nobody wrote, and nodes that folded different slots have noticed."""
-        stopped = [node for node in self.nodes if isinstance(node.stopped_by, SharedLogDamaged)]
+        stopped = self.counts["members stopped by SharedLogDamaged"]
         self.counts["lies noticed" if stopped else "lies that nobody met"] += 1
         written = {parse_slot(int.from_bytes(data[16:24], "little"), data).checksum for data in self.engine.written}
         for node in self.nodes:

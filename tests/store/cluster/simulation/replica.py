@@ -27,7 +27,7 @@ class Disk:
 
 
 class MemoryReplica:
-    """`on_folded` is called with the history and the digest of what is folded, and `on_acknowledged` with a batch and the
+    """`on_folded` is called with the history and the digest of what is folded; `on_acknowledged` with a batch and the
     history with it, before anybody is answered."""
 
     def __init__(
