@@ -10,7 +10,7 @@ from typing import Final
 
 from store.cluster.history import History
 from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable
-from store.cluster.slot import HEADER_SIZE, HandedOver, Slot, parse_slot
+from store.cluster.slot import HEADER_SIZE, HandedOver, LeaderClaim, Slot, parse_slot
 from store.errors import StoreClosed, StoreError
 
 FIRST_PAUSE_S: Final = 0.02  # before the engine is asked again; doubled each time
@@ -64,7 +64,7 @@ class Leadership:
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self.decided_at = self._loop.time()
-        self._over: asyncio.Future[StoreError] = self._loop.create_future()
+        self._over: asyncio.Future[Exception] = self._loop.create_future()
 
     async def decide(self, position: int, batch: bytes) -> History:
         """Decide that the log goes on with this sealed batch at `position`, and return the history with it.
@@ -91,7 +91,7 @@ class Leadership:
         """End the leadership. The outcome of a call under way is unknown."""
         self._end(StoreClosed("the leadership is closed"))
 
-    async def wait_until_over(self) -> StoreError:
+    async def wait_until_over(self) -> Exception:
         """Wait until the leadership has ended. Returns what calls raise since then."""
         return await asyncio.shield(self._over)
 
@@ -110,9 +110,8 @@ class Leadership:
             writing.result()
         except BaseException as error:
             writing.cancel()
-            self._end(
-                error if isinstance(error, StoreError) else StoreClosed("a slot was given up: its outcome is unknown")
-            )
+            given_up = StoreClosed("a call was given up, and whether its slot was decided is unknown")
+            self._end(error if isinstance(error, Exception) else given_up)
             raise
         self.history, self.decided_at = history, self._loop.time()
         return history
@@ -123,8 +122,9 @@ class Leadership:
         if found != slot.data:
             other = parse_slot(slot.number, found)
             self.history.after(other)
-            raise Deposed(f"slot {slot.number} of the shared log is of another leader, in epoch {other.epoch}")
+            who = f"node {other.content.node}" if isinstance(other.content, LeaderClaim) else "another process"
+            raise Deposed(f"{who} leads from slot {slot.number} of the shared log on, in epoch {other.epoch}")
 
-    def _end(self, why: StoreError) -> None:
+    def _end(self, why: Exception) -> None:
         if not self._over.done():
             self._over.set_result(why)

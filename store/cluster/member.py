@@ -17,8 +17,8 @@ from store.errors import StoreClosed, StoreError
 
 logger = logging.getLogger(__name__)
 
-_MOST_READS: Final = 16  # at a time, by a member that is behind
-_READ_BYTES: Final = 64 << 20  # that these may bring
+_MOST_READS: Final = 8  # at a time, by a member that is behind
+_READ_BYTES: Final = 16 << 20  # that these bring, if slots are as large as the largest of the last ones
 _IDLE_SLOTS: Final = 3  # of an idle leader within the leader timeout
 _DOUBTS: Final = 4  # quarters of the leader timeout in which the end of the log must be seen to fit, or it is damaged
 
@@ -116,7 +116,8 @@ class Member:
                 for slot in slots:
                     await self._apply(slot)
                 if not at_end:
-                    window = min(2 * window, self._most_reads())
+                    largest = max(len(slot.data) for slot in slots)
+                    window = max(1, min(2 * window, _MOST_READS, _READ_BYTES // largest))
                     silence = 0.0
                     continue
                 window = 1
@@ -217,7 +218,7 @@ class Member:
 
     async def _say_alive(self, leadership: Leadership) -> None:
         loop, pause = asyncio.get_running_loop(), self._config.leader_timeout_s / _IDLE_SLOTS
-        with suppress(StoreError):  # the leadership is over
+        with suppress(Exception):  # the leadership is over, and knows why
             while True:
                 newest = leadership.decided_at
                 await asyncio.sleep(newest + pause - loop.time())
@@ -236,9 +237,6 @@ class Member:
     def _draw_patience(self) -> float:
         """Seconds of silence until this node claims. All nodes claim the same slot, so a draw costs only requests."""
         return self._config.leader_timeout_s * (1 + self._rng.random() / 4)
-
-    def _most_reads(self) -> int:
-        return max(1, min(_MOST_READS, _READ_BYTES // self._log.max_slot_bytes))
 
     def _tell_follower(self) -> None:
         history = self._replica.history

@@ -85,7 +85,7 @@ def test_a_leader_that_finds_a_claim_is_deposed_for_good(play: Play, finder: str
             "hand-over": lambda: leadership.hand_over("c"),
         }
         for call in (calls[finder], *calls.values()):
-            with pytest.raises(Deposed, match="in epoch 2"):
+            with pytest.raises(Deposed, match=r"node b leads from slot 3 .* in epoch 2"):
                 await call()  # type: ignore[misc]
         assert isinstance(await leadership.wait_until_over(), Deposed)
         assert leadership.history == history
@@ -165,5 +165,21 @@ def test_a_slot_that_does_not_follow_is_damage_and_no_claim(play: Play):
         with pytest.raises(SharedLogDamaged, match="does not follow"):
             await leadership.decide(0, batch(leadership.history))
         cluster.engine.lied = "a stray slot"
+
+    play(scenario)
+
+
+def test_an_error_that_nobody_expects_ends_the_leadership(play: Play):
+    async def scenario(cluster: Cluster) -> None:
+        leadership, port = await lead(cluster)
+
+        async def create(slot: int, data: bytes) -> bool:
+            raise ZeroDivisionError
+
+        port.create = create  # type: ignore[method-assign]
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await leadership.decide(0, batch(leadership.history))
+        assert isinstance(await leadership.wait_until_over(), ZeroDivisionError)
 
     play(scenario)

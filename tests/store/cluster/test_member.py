@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from store.cluster import member
 from store.cluster.member import NodeNameTaken, NotLeading, Role
 from store.cluster.shared_log import SharedLogDamaged, SlotRemoved
 from tests.store.cluster.conftest import Scenario
@@ -93,11 +94,14 @@ def test_an_idle_leader_stays(play: Play):
 
 def test_nobody_claims_because_the_engine_is_away(play: Play):
     async def scenario(cluster: Cluster) -> None:
-        leader, _ = await start(cluster)
+        leader, others = await start(cluster)
+        leader.process.stopped = True  # it will be the last one that reaches the engine again
         cluster.engine.away = True
         await asyncio.sleep(10 * LEADER_TIMEOUT_S)
-        assert all(node.member.unavailable is not None for node in cluster.nodes)
+        assert all(node.member.unavailable is not None for node in others)
         cluster.engine.away = False
+        await asyncio.sleep(0.9 * LEADER_TIMEOUT_S)
+        leader.process.resume()
         await asyncio.sleep(3 * LEADER_TIMEOUT_S)
         assert leaders(cluster) == [leader]
         assert {epoch_of(node) for node in cluster.nodes} == {1}
@@ -112,8 +116,10 @@ def test_nobody_claims_because_all_were_paused(play: Play):
         for node in cluster.nodes:
             node.process.stopped = True
         await asyncio.sleep(10 * LEADER_TIMEOUT_S)
-        for node in (*others, leader):  # the followers look first
+        for node in others:
             node.process.resume()
+        await asyncio.sleep(0.2 * LEADER_TIMEOUT_S)
+        leader.process.resume()
         await asyncio.sleep(3 * LEADER_TIMEOUT_S)
         assert leaders(cluster) == [leader]
         assert epoch_of(leader) == 1
@@ -194,19 +200,25 @@ def test_a_claim_of_an_earlier_process_that_lands_late_is_no_other_process(play:
     play(scenario)
 
 
-def test_a_member_that_is_far_behind_reads_several_slots_at_a_time(play: Play):
+@pytest.mark.parametrize(("read_bytes", "most"), [(1 << 20, 8), (300, 3), (1, 1)])
+def test_a_member_that_is_far_behind_reads_several_slots_at_a_time(
+    play: Play, monkeypatch: pytest.MonkeyPatch, read_bytes: int, most: int
+):
+    monkeypatch.setattr(member, "_READ_BYTES", read_bytes)
+
     async def scenario(cluster: Cluster) -> None:
         leader, others = await start(cluster)
         late = others[0]
         late.kill()
         late.disk = type(late.disk)()
-        for number in range(2, 1000):
+        for number in range(2, 300):
             await append(leader, number)
-        late.port = CountingPort(cluster.engine, lambda: None)
+        port = CountingPort(cluster.engine, lambda: None)
+        late.port = port
         late.start()
-        await asyncio.sleep(1000 * 0.006)  # a read takes 6 ms
+        await asyncio.sleep(6.0)
         assert late.replica.digest == leader.replica.digest
-        assert late.port.most == 16
+        assert port.most == most  # a slot has about 100 bytes
 
     play(scenario)
 
