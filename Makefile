@@ -46,10 +46,10 @@ MAKEFLAGS += --jobs=2
 endif
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
+.PHONY: help install demo serve test test-quick test-pure simulate simulate-cluster fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 install: $(ALL) $(KERNEL) ## create .venv, install Sluice with all extras, build the compiled kernel
 	@$(BIN)/sluice version
@@ -121,11 +121,15 @@ test-pure: $(ALL) .clients ## run the quick tests on a copy without compiled cod
 simulate: $(ALL) $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)
 	@$(BIN)/python -m tests.store.simulation --seeds $(SEEDS) --first $(FIRST)
 
+simulate-cluster: $(ALL) $(KERNEL) ## crash nodes that share a log in random histories (SEEDS=200 FIRST=1)
+	@$(BIN)/python -m tests.store.cluster.simulation --seeds $(SEEDS) --first $(FIRST)
+
 fuzz: $(ALL) $(KERNEL) ## feed a node what no client should send (INPUTS=10000000 FUZZ_SECONDS=3600 ARGS=--help)
 	@$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seconds $(FUZZ_SECONDS) $(ARGS)
 
-nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories, an hour of fuzzing, an hour of soak, the longest tests, those without compiled code
+nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories of a store and of a cluster, an hour of fuzzing, an hour of soak, the longest tests, those without compiled code
 	@$(MAKE) simulate SEEDS=10000
+	@$(MAKE) simulate-cluster SEEDS=10000
 	@$(MAKE) wheel
 	@$(MAKE) test ARGS='-m nightly'
 	@$(MAKE) fuzz

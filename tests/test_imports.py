@@ -45,7 +45,7 @@ STORE_FLOORS = (
     ("api",),
     ("commit_listeners", "control", "log"),
     ("data_folder", "file_copy", "views"),
-    ("find", "gateways", "groups", "held", "producer_progress", "repair", "retention"),
+    ("cluster", "find", "gateways", "groups", "held", "producer_progress", "repair", "retention"),
     ("queries",),
     ("exports",),
     ("opening",),

@@ -1,65 +1,23 @@
 """Many histories: `python -m tests.store.simulation --seeds 10000 --first 1`. Exit code 1 on a violation."""
 
-import argparse
-import os
 import shutil
-import signal
 import sys
 import tempfile
-import time
-import traceback
-import zlib
-from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from tests.store.simulation.many import run_many
 from tests.store.simulation.simulator import Lived, simulate
 
-LONG_S = 120  # that no history takes
 
-
-def run_seed(seed: int) -> tuple[int, Lived, str]:
-    """(seed, what became of it, what was violated or nothing)."""
+def simulate_in_memory(seed: int) -> Lived:
+    """A history in a folder of its own, which takes no disk where that is possible."""
     fast = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="sluice-simulation-", dir=fast if fast.is_dir() else None))
-    signal.signal(signal.SIGALRM, _on_alarm)
-    signal.alarm(LONG_S)
     try:
-        return seed, simulate(seed, folder), ""
-    except Exception:  # noqa: BLE001  whatever it was, the other histories go on
-        return seed, Lived({}, 0), traceback.format_exc()
+        return simulate(seed, folder)
     finally:
-        signal.alarm(0)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _on_alarm(*_: object) -> None:
-    raise AssertionError(f"the history does not end within {LONG_S} s")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200, help="how many histories (default: 200)")
-    parser.add_argument("--first", type=int, default=1, help="seed of the first (default: 1)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
-    arguments = parser.parse_args()
-    seeds = range(arguments.first, arguments.first + arguments.seeds)
-    counts: Counter[str] = Counter()
-    digest = 0
-    violations: list[int] = []
-    started = time.monotonic()
-    with ProcessPoolExecutor(arguments.jobs) as pool:
-        for seed, lived, violation in pool.map(run_seed, seeds, chunksize=4):
-            counts.update(lived.counts)
-            digest = zlib.crc32(lived.digest.to_bytes(4, "big"), digest)
-            if violation:
-                violations.append(seed)
-                print(violation, file=sys.stderr, flush=True)
-    happened = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(f"{len(seeds)} seeds in {time.monotonic() - started:.1f} s, digest {digest:08x}: {happened}")
-    print(f"{len(violations)} violations", *(f"make simulate SEEDS=1 FIRST={seed}" for seed in violations), sep="\n  ")
-    return 1 if violations else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_many(__doc__, simulate_in_memory, "simulate"))

@@ -1,0 +1,102 @@
+"""A node of a simulated cluster: processes, one after the other, on what is left of the disk."""
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from store.cluster.history import History
+from store.cluster.member import Member, MemberConfig, Role
+from store.cluster.slot import Founded, LeaderClaim
+from store.errors import StoreError
+from tests.store.cluster.simulation.engine import Port
+from tests.store.cluster.simulation.loop import Process
+from tests.store.cluster.simulation.replica import Disk, MemoryReplica
+
+if TYPE_CHECKING:
+    from tests.store.cluster.simulation.cluster import Cluster
+
+LEADER_TIMEOUT_S = 1.0
+FOUNDED = {"segment_size": 4096, "partitions": 4, "generation_segments": 16}
+
+
+class Node:
+    """`name` is the node's own name, which a twin shares. `stopped_by` is what its member raised."""
+
+    def __init__(self, cluster: "Cluster", name: str) -> None:
+        self.name = name
+        self.disk = Disk()
+        self.alive = False
+        self.role = Role.FOLLOWER
+        self.stopped_by: StoreError | None = None
+        self.process: Process
+        self.member: Member
+        self.replica: MemoryReplica
+        self.port = Port(cluster.engine, lambda: cluster.on_request(self))
+        self._cluster = cluster
+
+    def start(self) -> None:
+        cluster = self._cluster
+        self.alive, self.role, self.stopped_by = True, Role.FOLLOWER, None
+        self.process = Process(cluster.loop)
+        cluster.processes.append(self.process)
+        self.replica = MemoryReplica(self.disk, cluster.rng, self._on_folded, self._on_acknowledged)
+        opening = cluster.rng.randbytes(8).hex()
+        founded = Founded(log_id=opening, **FOUNDED)
+        config = MemberConfig(self.name, f"{self.name}:1", opening, LEADER_TIMEOUT_S, poll_ms=100)
+        rng = Random(cluster.rng.random())
+        self.member = Member(self.port, self.replica, founded, config, rng, self._on_role)
+        self._run = self.process.spawn(self._live())
+
+    def kill(self) -> None:
+        """The process is gone in this moment: nothing of it runs any more."""
+        self.process.stopped = True
+        self.alive, self.role = False, Role.FOLLOWER
+
+    def stop(self) -> None:
+        """Close it, whatever is under way."""
+        self._run.cancel()
+        self.alive, self.role = False, Role.FOLLOWER
+
+    async def append(self, payloads: list[bytes]) -> bool:
+        """Whether the messages are committed, as far as somebody hears who waits for as long as clients do."""
+        answer: asyncio.Future[bool] = self._cluster.loop.create_future()
+
+        async def ask() -> None:
+            try:
+                await self.replica.append(payloads)
+            except StoreError:
+                if not answer.done():
+                    answer.set_result(False)
+            else:
+                if not answer.done():
+                    answer.set_result(True)
+
+        self.process.spawn(ask())
+        try:
+            return await asyncio.wait_for(answer, 2 * LEADER_TIMEOUT_S)
+        except TimeoutError:
+            return False
+
+    async def _live(self) -> None:
+        try:
+            await self.member.run()
+        except StoreError as error:
+            self._cluster.on_stopped(self, error)
+            self.stopped_by = error
+            self.alive, self.role = False, Role.FOLLOWER
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001  nothing else may happen, and a task hides it
+            self._cluster.violate(f"{self.name}: {error!r}")
+
+    def _on_role(self, role: Role, leader: LeaderClaim | None) -> None:
+        self.role = role
+        if role is Role.LEADER:
+            self._cluster.counts["leaders"] += 1
+            assert leader is not None and leader.node == self.name
+
+    def _on_folded(self, history: History, digest: int) -> None:
+        self._cluster.on_folded(history, digest)
+
+    def _on_acknowledged(self, history: History, batch: bytes) -> None:
+        self._cluster.on_acknowledged(self, history, batch)
