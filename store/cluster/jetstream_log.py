@@ -340,6 +340,8 @@ class JetStreamLog:
         """A client that goes on connecting. A server that refuses its credentials closes a client for good."""
 
         async def on_error(error: Exception) -> None:
+            if isinstance(error, OSError) and "uthorization" in self._why:
+                return  # the server hangs up on who is not allowed
             self._why = f": {str(error) or type(error).__name__}"
 
         async def on_disconnect() -> None:

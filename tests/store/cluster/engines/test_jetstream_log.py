@@ -186,7 +186,7 @@ async def test_credentials_are_checked_and_not_told(tmp_path: Path) -> None:
     config = tmp_path / "nats-1" / "nats.conf"
     config.write_text(config.read_text() + f'authorization {{ user: "sluice", password: "{password}" }}\n')
     with servers:
-        options = {"replicas": 1, "request_timeout_s": 1.0, "user": "sluice"}
+        options = {"replicas": 1, "request_timeout_s": 2.0, "user": "sluice"}
         with pytest.raises(SharedLogUnavailable, match="Authorization Violation") as caught:
             await open_shared_log(servers.url("log"), {**options, "password": password + "?"})
         assert password not in str(caught.value)
