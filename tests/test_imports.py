@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "streaming": ("cloud_sdk",),
     "sluice": ("record", "matcher", "store", "notify", "gateway", "cloud_sdk", "streaming"),
     "benchmarks": (
+        "sluice.demo.engine_servers",
         "sluice.kernel",
         "record",
         "matcher",
@@ -51,7 +52,7 @@ STORE_FLOORS = (
     ("opening",),
     ("local_store",),
     ("engine",),
-    ("remote",),
+    ("cluster", "remote"),
 )
 # The packages and modules of cloud_sdk/, likewise.
 SDK_FLOORS = (

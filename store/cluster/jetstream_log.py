@@ -1,0 +1,411 @@
+"""A shared log in a NATS JetStream stream: slot n is the message with the stream's sequence number n.
+
+The condition of a write is `Nats-Expected-Last-Sequence: n - 1`, which the stream's leader checks, and its replicas
+again when they store the message. Message ids (`Nats-Msg-Id`) are not used, so the stream's window for duplicates
+takes nothing away.
+
+A message that any replica has is decided, and `DIRECT.GET` brings it without a detour through JSON. What a replica
+does not have may be decided all the same, since a replica can be behind for as long as it is cut off. So the stream's
+leader is asked then (`STREAM.MSG.GET`). A leader that was replaced without its knowledge may answer for a moment;
+`SharedLog.read` allows for that.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from store.cluster.shared_log import (
+    SharedLogDamaged,
+    SharedLogMisconfigured,
+    SharedLogUnavailable,
+    SlotRemoved,
+    SlotTooLarge,
+)
+from store.errors import StoreClosed
+
+_HEADER_ROOM: Final = 512  # bytes of a message's headers, at most
+_PENDING: Final = 64 << 20  # bytes that the client may buffer for its socket
+_LEAST_SLOT: Final = 1 << 18
+_STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+_LAST: Final = re.compile(r"wrong last sequence: (\d+)")
+_DOUBT_S: Final = 5.0  # that an answer which means damage must stay the same: a new leader may be behind for a moment
+_ASK_AGAIN_S: Final = 0.25
+# Error codes of JetStream, in server/errors.json of nats-server.
+_NO_MESSAGE: Final = 10037
+_NOT_CLUSTERED: Final = 10074
+_NO_STREAM: Final = 10059
+_OVERLAP: Final = 10065
+_WRONG_LAST: Final = (10071, 10164)
+# What the stream must be, beside its name, subjects and replicas. Each of these, set otherwise, can lose a slot.
+_SETTINGS: Final[dict[str, object]] = {
+    "retention": "limits",
+    "storage": "file",
+    "discard": "new",
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "no_ack": False,
+    "deny_delete": True,
+    "deny_purge": False,
+    "allow_rollup_hdrs": False,
+    "allow_direct": True,
+}
+_UNSET: Final = ("mirror", "sources", "sealed", "subject_transform", "allow_msg_ttl", "allow_msg_counter", "first_seq")
+_CREDENTIALS: Final = {"user": "user", "password": "password", "token": "token", "credentials_file": "user_credentials"}
+_FILES: Final = ("tls_ca_file", "tls_cert_file", "tls_key_file")
+
+
+class _Error(msgspec.Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class _State(msgspec.Struct):
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class _Message(msgspec.Struct):
+    seq: int
+    data: bytes = b""  # base64 on the wire
+
+
+class _Answer(msgspec.Struct):
+    """What the fields of all answers are that this module reads."""
+
+    error: _Error | None = None
+    seq: int = 0
+    message: _Message | None = None
+    state: _State | None = None
+    config: dict[str, Any] | None = None
+
+
+class _Refused(Exception):
+    """JetStream answered with an error."""
+
+    def __init__(self, error: _Error) -> None:
+        super().__init__(f"{error.description} ({error.err_code})")
+        self.error = error
+
+
+async def open_jetstream_log(url: str, options: Mapping[str, str | int | float | bool]) -> "JetStreamLog":
+    """Connect to the servers of `url` and open its stream, which is created if there is none.
+
+    options: `replicas` (3) of the stream; `request_timeout_s` (5) bounds each request; `user` and `password`, `token`
+    or `credentials_file`; `tls_ca_file`, `tls_cert_file` and `tls_key_file`. Raises `SharedLogUnavailable` and
+    `SharedLogMisconfigured`.
+    """
+    values = dict(options)
+    timeout = float(values.pop("request_timeout_s", 5.0))
+    replicas = int(values.pop("replicas", 3))
+    if timeout <= 0 or not 1 <= replicas <= 5:
+        raise SharedLogMisconfigured("request_timeout_s must be more than 0, and replicas 1 to 5")
+    parts = urlsplit(url)
+    stream = parts.path.strip("/")
+    if not _STREAM.fullmatch(stream):
+        raise SharedLogMisconfigured(f"{stream!r} is no name of a stream: letters, digits, _ and - are allowed")
+    if "@" in parts.netloc:
+        raise SharedLogMisconfigured("credentials are options, and not part of the address")
+    servers = [f"{parts.scheme}://{each}" for each in parts.netloc.split(",")]
+    log = JetStreamLog(servers, stream, timeout, _connect_options(values, is_tls=parts.scheme == "tls"))
+    try:
+        await log.open(replicas)
+    except BaseException:
+        await log.close()
+        raise
+    return log
+
+
+class JetStreamLog:
+    """`SharedLog` over a stream of JetStream."""
+
+    def __init__(self, servers: list[str], stream: str, timeout_s: float, connect: dict[str, Any]) -> None:
+        self.max_slot_bytes = 0  # known when connected
+        self._servers = servers
+        self._stream = stream
+        self._subject = f"{stream}.slots"
+        self._timeout = timeout_s
+        self._connect = connect
+        self._client: Client | None = None
+        self._connecting = asyncio.Lock()
+        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done: disconnected since
+        self._changed = asyncio.Event()  # connected again, or closed by the client or by a server
+        self._trimmed = 0  # slots before this one are gone
+        self._closed = False
+        self._why = ""  # the client's last error
+        self._encode = msgspec.json.Encoder().encode
+        self._decode: Callable[[bytes], _Answer] = msgspec.json.Decoder(_Answer).decode
+
+    async def open(self, replicas: int) -> None:
+        """Create the stream, or check the settings of the one that is there."""
+        wanted = {"name": self._stream, "subjects": [self._subject], "num_replicas": replicas, **_SETTINGS}
+        try:
+            found = await self._ask("STREAM.INFO")
+        except _Refused as refused:
+            if refused.error.err_code != _NO_STREAM:
+                raise self._trouble("asking for the stream", refused) from None
+            try:
+                found = await self._ask("STREAM.CREATE", wanted)
+            except _Refused as error:
+                raise self._trouble("creating the stream", error) from None
+        self._check(found.config or {}, wanted)
+        assert self._client is not None  # it has answered
+        self.max_slot_bytes = self._client.max_payload - _HEADER_ROOM
+        if self.max_slot_bytes < _LEAST_SLOT:
+            raise SharedLogMisconfigured(
+                f"max_payload of the NATS server is {self._client.max_payload} bytes: set it to at least "
+                f"{_LEAST_SLOT + _HEADER_ROOM}, or better to 8388608"
+            )
+
+    def _check(self, config: dict[str, Any], wanted: dict[str, Any]) -> None:
+        """Raise `SharedLogMisconfigured` if the stream is not what a log needs."""
+        wrong = [
+            f"{name} is {config.get(name)!r} and must be {value!r}"
+            for name, value in wanted.items()
+            if name != "num_replicas" and config.get(name, False if value is False else None) != value
+        ]
+        wrong += [f"{name} is set" for name in _UNSET if config.get(name)]
+        if config.get("num_replicas", 1) < wanted["num_replicas"]:
+            wrong.append(f"it has {config.get('num_replicas', 1)} replicas and must have {wanted['num_replicas']}")
+        if config.get("persist_mode", "default") not in {"", "default"}:
+            wrong.append("persist_mode is set")
+        if wrong:
+            raise SharedLogMisconfigured(f"the stream {self._stream} cannot hold a log: {'; '.join(wrong)}")
+
+    async def create(self, slot: int, data: bytes) -> bool:
+        if len(data) > self.max_slot_bytes:
+            raise SlotTooLarge(len(data), self.max_slot_bytes)
+        headers = {"Nats-Expected-Last-Sequence": str(slot - 1), "Nats-Expected-Stream": self._stream}
+        what = f"writing slot {slot}"
+        try:
+            answer = await self._request(what, self._subject, data, headers)
+        except _Refused as refused:
+            if refused.error.err_code not in _WRONG_LAST:
+                raise self._trouble(what, refused) from None
+            last = _LAST.search(refused.error.description)
+            if last is not None and int(last[1]) < slot - 1:
+                await self._doubt_tail(slot)
+        else:
+            if answer.seq != slot:
+                raise SharedLogDamaged(f"slot {slot} was written as message {answer.seq} of the stream {self._stream}")
+            return True
+        # The leader may have refused because of a write that is under way, and that may come to nothing.
+        if await self.read(slot) is None:
+            state = await self._state()
+            if slot < state.first_seq:
+                raise SlotRemoved(slot, state.first_seq)
+            raise SharedLogUnavailable(f"another write of slot {slot} was under way")
+        return False
+
+    async def read(self, slot: int) -> bytes | None:
+        request = self._encode({"seq": slot})
+        copy = await self._send(f"reading slot {slot}", f"$JS.API.DIRECT.GET.{self._stream}", request, None)
+        if copy.headers is not None and copy.headers.get("Nats-Sequence") == str(slot):
+            return copy.data
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _DOUBT_S
+        while True:
+            # The first message that is not before the slot.
+            found = await self._message({"seq": slot, "next_by_subj": self._subject})
+            if found is None or found.seq == slot:
+                return None if found is None else found.data
+            state = await self._state()
+            if slot < state.first_seq:
+                raise SlotRemoved(slot, state.first_seq)
+            if loop.time() > end:
+                raise SharedLogDamaged(f"message {slot} of the stream {self._stream} is gone, and later ones are there")
+            await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def end(self) -> int:
+        return (await self._state()).last_seq + 1
+
+    async def trim(self, before: int) -> None:
+        if before <= self._trimmed:
+            return
+        try:
+            await self._ask("STREAM.PURGE", {"seq": before})
+        except _Refused as refused:
+            raise self._trouble(f"removing slots before {before}", refused) from None
+        self._trimmed = before
+
+    async def close(self) -> None:
+        self._closed = True
+        self._lose()
+        self._changed.set()
+        async with self._connecting:
+            if self._client is not None:
+                await self._client.close()
+
+    async def _doubt_tail(self, slot: int) -> None:
+        """Raise `SharedLogDamaged` if the stream goes on ending before slot - 1, and `SharedLogUnavailable` if not."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _DOUBT_S
+        while (last := (await self._state()).last_seq) < slot - 1:
+            if loop.time() > end:
+                raise SharedLogDamaged(
+                    f"the stream {self._stream} ends with message {last}: it has lost its tail, up to slot {slot - 1}"
+                )
+            await asyncio.sleep(_ASK_AGAIN_S)
+        raise SharedLogUnavailable("the leader of the stream was behind")
+
+    async def _message(self, request: dict[str, Any]) -> _Message | None:
+        try:
+            return (await self._ask("STREAM.MSG.GET", request)).message
+        except _Refused as refused:
+            if refused.error.err_code == _NO_MESSAGE:
+                return None
+            raise self._trouble("reading", refused) from None
+
+    async def _state(self) -> _State:
+        try:
+            return (await self._ask("STREAM.INFO")).state or _State()
+        except _Refused as refused:
+            raise self._trouble("asking for the stream", refused) from None
+
+    def _trouble(self, what: str, refused: _Refused) -> Exception:
+        """The error that a refusal means, where the operation expects none."""
+        if refused.error.err_code in {_NOT_CLUSTERED, _OVERLAP}:
+            return SharedLogMisconfigured(f"{what} {self._stream}: {refused}")
+        return SharedLogUnavailable(f"{what}: {refused}")
+
+    async def _ask(self, name: str, request: dict[str, Any] | None = None) -> _Answer:
+        payload = b"" if request is None else self._encode(request)
+        return await self._request(name, f"$JS.API.{name}.{self._stream}", payload, None)
+
+    async def _request(self, what: str, subject: str, payload: bytes, headers: dict[str, str] | None) -> _Answer:
+        message = await self._send(what, subject, payload, headers)
+        try:
+            answer = self._decode(message.data)
+        except msgspec.DecodeError as error:
+            raise SharedLogUnavailable(f"{what}: the answer cannot be read: {error}") from None
+        if answer.error is not None:
+            raise _Refused(answer.error)
+        return answer
+
+    async def _send(self, what: str, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
+        """Send a request, once, and wait for its answer.
+
+        Raises `SharedLogUnavailable`, also as soon as the connection is lost: no answer can come then.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                client = await self._connected()
+                # A task of its own, since the client swallows cancellations while it flushes.
+                request = asyncio.ensure_future(client.request(subject, payload, self._timeout, headers=headers))
+                request.add_done_callback(_forget)
+                try:
+                    await asyncio.wait((request, self._lost), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    request.cancel()
+        except TimeoutError:
+            raise SharedLogUnavailable(f"{what}: no answer within {self._timeout:g} s{self._why}") from None
+        if self._closed:
+            raise StoreClosed("the shared log is closed")
+        if not request.done():
+            raise SharedLogUnavailable(f"{what}: the connection to NATS was lost{self._why}")
+        try:
+            return request.result()
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            raise SharedLogUnavailable(f"{what}: {error}") from None
+
+    async def _connected(self) -> Client:
+        """The client, as soon as it is connected."""
+        while True:
+            if self._closed:
+                raise StoreClosed("the shared log is closed")
+            client = self._client
+            if client is not None and client.is_connected:
+                return client
+            if client is None or client.is_closed:
+                async with self._connecting:
+                    if self._client is client and not self._closed:
+                        self._client = await self._new_client()
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def _new_client(self) -> Client:
+        """A client that goes on connecting. A server that refuses its credentials closes a client for good."""
+
+        async def on_error(error: Exception) -> None:
+            if isinstance(error, OSError) and "uthorization" in self._why:
+                return  # the server hangs up on who is not allowed
+            self._why = f": {str(error) or type(error).__name__}"
+
+        async def on_disconnect() -> None:
+            self._lose()
+
+        async def on_change() -> None:
+            self._why = ""
+            self._changed.set()
+
+        client = Client()
+        # In seconds, and whole ones only by the client's annotations.
+        times: Any = {
+            "connect_timeout": min(2.0, self._timeout),
+            "reconnect_time_wait": _ASK_AGAIN_S,
+            "ping_interval": self._timeout / 2,
+        }
+        try:
+            await client.connect(
+                self._servers,
+                error_cb=on_error,
+                disconnected_cb=on_disconnect,
+                reconnected_cb=on_change,
+                closed_cb=on_change,
+                max_reconnect_attempts=-1,
+                pending_size=_PENDING,
+                **times,
+                **self._connect,
+            )
+        except BaseException:
+            await client.close()
+            raise
+        self._why = ""
+        return client
+
+    def _lose(self) -> None:
+        """Tell all requests under way that their connection is gone."""
+        self._lost.set_result(None)
+        self._lost = asyncio.get_running_loop().create_future()
+
+
+def _connect_options(values: dict[str, str | int | float | bool], is_tls: bool) -> dict[str, Any]:
+    """What `Client.connect` gets for the options of a user. Raises `SharedLogMisconfigured`."""
+    unknown = sorted(values.keys() - _CREDENTIALS.keys() - set(_FILES))
+    if unknown:
+        raise SharedLogMisconfigured(f"unknown options of a JetStream log: {', '.join(unknown)}")
+    connect: dict[str, Any] = {_CREDENTIALS[name]: str(value) for name, value in values.items() if name in _CREDENTIALS}
+    files = {name: str(values[name]) for name in ("credentials_file", *_FILES) if name in values}
+    for name, path in files.items():
+        if not Path(path).is_file():
+            raise SharedLogMisconfigured(f"{name}: there is no file {path}")
+    if not is_tls:
+        if not files.keys().isdisjoint(_FILES):
+            raise SharedLogMisconfigured("the options of TLS need an address that begins with tls://")
+        return connect
+    try:
+        context = ssl.create_default_context(cafile=files.get("tls_ca_file"))
+        if "tls_cert_file" in files:
+            context.load_cert_chain(files["tls_cert_file"], files.get("tls_key_file"))
+    except (OSError, ValueError) as error:
+        raise SharedLogMisconfigured(f"the certificates of the JetStream log: {error}") from None
+    return {**connect, "tls": context}
+
+
+def _forget(request: "asyncio.Future[Msg]") -> None:
+    """Nobody may be left to hear of a request's failure."""
+    if not request.cancelled():
+        request.exception()

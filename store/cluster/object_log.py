@@ -1,0 +1,309 @@
+"""A shared log in an object store: slot n is the object `slots/<n in 20 digits>`, made by a conditional write.
+
+`begins/<n>` says that slots before n count as removed. It is written before they are deleted, and every reader looks
+at it once in a while. So a node that has slept for long takes no deleted slot for one that is not decided, and nobody
+takes what it wrote there for a slot of the log.
+"""
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotSupportedError,
+    PreconditionError,
+    UnknownConfigurationKeyError,
+)
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from store.cluster.shared_log import (
+    SharedLogDamaged,
+    SharedLogMisconfigured,
+    SharedLogUnavailable,
+    SlotRemoved,
+    SlotTooLarge,
+)
+from store.errors import StoreClosed
+
+_MAX_SLOT: Final = 64 << 20
+_SLOTS: Final = "slots/"
+_BEGINS: Final = "begins/"
+_PROBE: Final = "conditional"
+_DIGITS: Final = 20
+_PAGE: Final = 1000  # objects that a request lists or deletes at most
+_MAX_PAGES: Final = 10  # that one call of `trim` deletes
+_BEGIN_FRESH_S: Final = 60.0
+# From writing `begins/<n>` to the first deletion: by then every node has looked, or finds its knowledge too old.
+_TRIM_DELAY_S: Final = 600.0
+_WAITING_TRIMS: Final = 8
+# Options of the HTTP client; all others are those of the store, such as `region` or `access_key_id`.
+_CLIENT_OPTIONS: Final = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "root_certificate",
+        "user_agent",
+    }
+)
+# A query may have a signature; an S3 server repeats the request's credentials in some errors.
+_SECRET: Final = re.compile(
+    r"\?\S*|<(AWSAccessKeyId|StringToSign\w*|SignatureProvided|CanonicalRequest\w*)>.*?</\1>", re.S
+)
+
+
+async def open_object_log(url: str, options: Mapping[str, str | int | float | bool]) -> "ObjectLog":
+    """Open the log below `url`, after a look whether the store's conditional writes are conditional.
+
+    options: `request_timeout_s` (10) bounds each call. All others are obstore's: for S3 `endpoint`, `region`,
+    `access_key_id`, `secret_access_key`, …, and of its HTTP client `allow_http`, `connect_timeout`,
+    `root_certificate`, …. What is not given is taken from the environment (`AWS_ACCESS_KEY_ID`, …) as obstore does.
+    Raises `SharedLogUnavailable` and `SharedLogMisconfigured`.
+    """
+    values = dict(options)
+    timeout = float(values.pop("request_timeout_s", 10.0))
+    if timeout <= 0:
+        raise SharedLogMisconfigured("request_timeout_s must be more than 0")
+    log = ObjectLog(_store(url, values, timeout), timeout)
+    await log.check()
+    return log
+
+
+class ObjectLog:
+    """`SharedLog` over an object store."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        timeout_s: float,
+        *,
+        begin_fresh_s: float = _BEGIN_FRESH_S,
+        trim_delay_s: float = _TRIM_DELAY_S,
+    ) -> None:
+        self.max_slot_bytes = _MAX_SLOT
+        self._store = store
+        self._timeout = timeout_s
+        self._begin_fresh = begin_fresh_s
+        self._trim_delay = trim_delay_s
+        self._closed = False
+        self._begin = 1  # slots before this one count as removed
+        self._begin_at = float("-inf")  # when that was asked
+        self._decided = 0  # the latest slot that is known to be decided
+        self._trims: deque[tuple[int, float]] = deque()  # (begin, since when others can know of it), oldest first
+        self._deleted_to = 1  # slots before this one are gone, as far as this process knows
+
+    async def create(self, slot: int, data: bytes) -> bool:
+        if len(data) > self.max_slot_bytes:
+            raise SlotTooLarge(len(data), self.max_slot_bytes)
+        if slot > max(self._decided + 1, 1) and not await self._exists(slot - 1):
+            await self._check_begin(slot - 1)
+            raise SharedLogDamaged(f"slot {slot} was to be written, and slot {slot - 1} is not there")
+        created = await self._put_new(slot_key(slot), data)
+        await self._check_begin(slot)
+        if not created and not await self._exists(slot):
+            # A conflict with a write that came to nothing is answered like a decided slot.
+            raise SharedLogUnavailable(f"another write of slot {slot} was under way")
+        self._decided = max(self._decided, slot)
+        return created
+
+    async def read(self, slot: int) -> bytes | None:
+        data: bytes | None = None
+        async with self._request(f"reading slot {slot}"):
+            try:
+                answer = await obstore.get_async(self._store, slot_key(slot))
+                data = bytes(await answer.bytes_async())
+            except FileNotFoundError:
+                pass
+        await self._check_begin(slot)
+        if data is not None:
+            self._decided = max(self._decided, slot)
+        return data
+
+    async def end(self) -> int:
+        """In some forty requests for a million slots, and few if this process knows where the end was: the log is
+        dense."""
+        await self._learn_begin()
+        low = self._begin - 1  # decided, and perhaps removed
+        if self._decided > low and await self._exists(self._decided):
+            low = self._decided
+        step = 1
+        while await self._exists(low + step):
+            low += step
+            step *= 2
+        high = low + step  # not decided
+        while high - low > 1:
+            middle = (low + high) // 2
+            if await self._exists(middle):
+                low = middle
+            else:
+                high = middle
+        self._decided = max(self._decided, low)
+        return high
+
+    async def trim(self, before: int) -> None:
+        await self._learn_begin()
+        if before > self._begin:
+            async with self._request("writing where the log begins"):
+                await obstore.put_async(self._store, _begin_key(before), b"", use_multipart=False)
+            self._begin = before
+        begin, since = self._trims[-1] if self._trims else (self._deleted_to, float("-inf"))
+        if self._begin > begin and _now() - since >= self._trim_delay / _WAITING_TRIMS:
+            self._trims.append((self._begin, _now()))
+        while self._trims and _now() - self._trims[0][1] >= self._trim_delay:
+            if not await self._delete_before(self._trims[0][0]):
+                return
+            self._trims.popleft()
+
+    async def close(self) -> None:
+        self._closed = True
+
+    async def check(self) -> None:
+        """Raise `SharedLogMisconfigured` if the store overwrites what a conditional write should have kept."""
+        if await self._put_new(_PROBE, b"") and await self._put_new(_PROBE, b""):
+            raise SharedLogMisconfigured("the object store ignores the condition of a write (If-None-Match)")
+        await self._learn_begin()
+
+    async def _put_new(self, key: str, data: bytes) -> bool:
+        """Create an object. False: there is one, or another write was under way."""
+        async with self._request(f"writing {key}"):
+            try:
+                await obstore.put_async(self._store, key, data, mode="create", use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+            except FileNotFoundError:
+                raise SharedLogMisconfigured("the bucket of the shared log does not exist") from None
+        return True
+
+    async def _exists(self, slot: int) -> bool:
+        async with self._request(f"looking for slot {slot}"):
+            try:
+                await obstore.head_async(self._store, slot_key(slot))
+            except FileNotFoundError:
+                return False
+        return True
+
+    async def _check_begin(self, slot: int) -> None:
+        """Raise `SlotRemoved` if the slot counts as removed. To be called after the request for the slot."""
+        if _now() - self._begin_at > self._begin_fresh:
+            await self._learn_begin()
+        if slot < self._begin:
+            raise SlotRemoved(slot, self._begin)
+
+    async def _learn_begin(self) -> None:
+        now = _now()
+        keys = await self._list(_BEGINS, None)
+        self._begin = max([self._begin, *(slot_of(key) for key in keys)])
+        self._begin_at = now
+
+    async def _delete_before(self, begin: int) -> bool:
+        """Delete slots before `begin`, and the marks of earlier begins. False: there are more."""
+        for _ in range(_MAX_PAGES):
+            keys = await self._list(_SLOTS, slot_key(self._deleted_to - 1))
+            old = sorted(key for key in keys if slot_of(key) < begin)[:_PAGE]
+            await self._delete(old)
+            if len(old) < _PAGE:
+                await self._delete([key for key in await self._list(_BEGINS, None) if slot_of(key) < begin])
+                self._deleted_to = begin
+                return True
+            self._deleted_to = slot_of(old[-1]) + 1
+        return False
+
+    async def _delete(self, keys: list[str]) -> None:
+        if keys:
+            async with self._request("deleting removed slots"):
+                try:
+                    await obstore.delete_async(self._store, keys)
+                except FileNotFoundError:  # another node was faster: the rest goes with the next call
+                    raise SharedLogUnavailable("another node deletes removed slots") from None
+
+    async def _list(self, prefix: str, offset: str | None) -> list[str]:
+        """The first keys behind `offset`; a folder of files is listed in no order, and whole."""
+        async with self._request(f"listing {prefix}"):
+            keys: list[str] = []
+            async for page in obstore.list(self._store, prefix, offset=offset, chunk_size=_PAGE):
+                keys += [each["path"] for each in page]
+                if len(keys) >= _PAGE and not isinstance(self._store, LocalStore):
+                    break
+            return keys
+
+    @asynccontextmanager
+    async def _request(self, what: str) -> AsyncIterator[None]:
+        """Bound the time of a request, and turn errors of the store into ours, without what they know of
+        credentials."""
+        if self._closed:
+            raise StoreClosed("the shared log is closed")
+        try:
+            async with asyncio.timeout(self._timeout):
+                yield
+        except TimeoutError:
+            raise SharedLogUnavailable(f"{what}: no answer within {self._timeout:g} s") from None
+        except NotSupportedError as error:
+            raise SharedLogMisconfigured(f"{what}: {_text(error)}") from None
+        except (BaseError, OSError) as error:
+            raise SharedLogUnavailable(f"{what}: {_text(error)}") from None
+
+
+def _store(url: str, options: Mapping[str, str | int | float | bool], timeout: float) -> ObjectStore:
+    client: dict[str, Any] = {key: value for key, value in options.items() if key in _CLIENT_OPTIONS}
+    config: dict[str, Any] = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
+    limit = timedelta(seconds=timeout)
+    client.setdefault("timeout", 2 * limit)  # of one attempt; a call is bounded with all its attempts
+    client.setdefault("connect_timeout", min(limit, timedelta(seconds=2)))
+    # A write that the client repeats may find what its first attempt wrote, and say that the slot is decided.
+    retries: Any = {
+        "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
+        "max_retries": 4,
+        "retry_timeout": limit,
+    }
+    try:
+        if urlsplit(url).scheme == "file":
+            if options:
+                raise SharedLogMisconfigured(f"a folder has no options: {', '.join(options)}")
+            return _built(url, mkdir=True)
+        return _built(url, client_options=client, retry_config=retries, **config)
+    except UnknownConfigurationKeyError as error:
+        raise SharedLogMisconfigured(_text(error)) from None
+    except (BaseError, OSError, TypeError, ValueError) as error:
+        raise SharedLogMisconfigured(f"{url} cannot be opened: {_text(error)}") from None
+
+
+def _built(url: str, **settings: Any) -> ObjectStore:
+    store: ObjectStore = from_url(url, **settings)
+    return store
+
+
+def _text(error: Exception) -> str:
+    """What an error says, without its insides and without credentials."""
+    return _SECRET.sub("…", str(error).partition("\n\nDebug source")[0])[:300]
+
+
+def _now() -> float:
+    """Seconds that count on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def slot_key(slot: int) -> str:
+    return f"{_SLOTS}{slot:0{_DIGITS}}"
+
+
+def _begin_key(slot: int) -> str:
+    return f"{_BEGINS}{slot:0{_DIGITS}}"
+
+
+def slot_of(key: str) -> int:
+    return int(key.rpartition("/")[2])

@@ -1,0 +1,195 @@
+"""What only the log in a JetStream stream does: it knows a stream that is not what it should be."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+
+from sluice.demo.engine_servers import NatsServers, ServerMissing
+from store.cluster import jetstream_log
+from store.cluster.engines import open_shared_log
+from store.cluster.shared_log import SharedLogDamaged, SharedLogMisconfigured, SharedLogUnavailable, SlotRemoved
+from tests.store.cluster.engines.engine import Engine
+
+pytestmark = pytest.mark.slow
+
+
+class Stream:
+    """The stream of a log, as somebody else with the same rights can change it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.name = engine.url.rpartition("/")[2]
+        self._engine = engine
+
+    async def __aenter__(self) -> "Stream":
+        self._client = await nats.connect([f"nats://127.0.0.1:{port}" for port in self._engine.servers.ports])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def ask(self, what: str, **request: Any) -> dict[str, Any]:
+        subject = f"$JS.API.STREAM.{what}.{self.name}"
+        answer = json.loads((await self._client.request(subject, json.dumps(request).encode(), timeout=10)).data)
+        assert "error" not in answer, answer
+        return answer
+
+    async def make(self, **settings: Any) -> None:
+        """Make the stream, with other settings than a log has."""
+        config = {"name": self.name, "subjects": [f"{self.name}.slots"], "num_replicas": 3, **jetstream_log._SETTINGS}
+        await self.ask("CREATE", **{**config, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"max_age": 10**12}, "max_age is 1000000000000 and must be 0"),
+        ({"discard": "old"}, "discard is 'old' and must be 'new'"),
+        ({"max_msgs": 1000}, "max_msgs is 1000"),
+        ({"max_msgs_per_subject": 1}, "max_msgs_per_subject is 1"),
+        ({"storage": "memory"}, "storage is 'memory'"),
+        ({"retention": "workqueue"}, "retention is 'workqueue'"),
+        ({"num_replicas": 1}, "it has 1 replicas and must have 3"),
+        ({"deny_delete": False}, "deny_delete is False"),
+        ({"allow_direct": False}, "allow_direct is False"),
+        ({"subjects": ["other"]}, r"subjects is \['other'\]"),
+        ({"allow_msg_ttl": True}, "allow_msg_ttl is set"),
+        ({"first_seq": 100}, "first_seq is set"),
+    ],
+)
+async def test_a_stream_with_other_settings_is_refused(
+    jetstream: Engine, settings: dict[str, Any], reason: str
+) -> None:
+    async with Stream(jetstream) as stream:
+        await stream.make(**settings)
+        with pytest.raises(SharedLogMisconfigured, match=reason):
+            await jetstream.open()
+        await stream.ask("DELETE")
+
+
+async def test_a_stream_that_is_there_is_used(jetstream: Engine) -> None:
+    async with Stream(jetstream) as stream:
+        await stream.make(description="made by hand", duplicate_window=10**9)
+    log = await jetstream.open()
+    assert await log.create(1, b"1")
+    await log.close()
+
+
+async def test_a_lost_tail_is_noticed(jetstream: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jetstream_log, "_DOUBT_S", 0.3)
+    log = await jetstream.open()
+    for slot in range(1, 6):
+        assert await log.create(slot, b"%d" % slot)
+    async with Stream(jetstream) as stream:
+        await stream.ask("DELETE")
+    again = await jetstream.open()
+    assert await again.create(1, b"1")
+    with pytest.raises(SharedLogDamaged, match=r"ends with message 1.*up to slot 5"):
+        await log.create(6, b"6")
+    for each in (log, again):
+        await each.close()
+
+
+async def test_a_message_that_is_gone_is_noticed(jetstream: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jetstream_log, "_DOUBT_S", 0.3)
+    log = await jetstream.open()
+    async with Stream(jetstream) as stream:
+        await stream.ask("DELETE")
+        await stream.make(deny_delete=False)
+        for slot in range(1, 4):
+            assert await log.create(slot, b"%d" % slot)
+        await stream.ask("MSG.DELETE", seq=2)
+        with pytest.raises(SharedLogDamaged, match="message 2"):
+            await log.read(2)
+        with pytest.raises(SharedLogDamaged, match="message 2"):
+            await log.create(2, b"again")
+        await stream.ask("MSG.DELETE", seq=1)
+    with pytest.raises(SlotRemoved, match="begins with slot 3"):
+        await log.read(1)
+    await log.close()
+
+
+async def test_a_stream_that_somebody_emptied_has_no_open_slots(jetstream: Engine) -> None:
+    log = await jetstream.open()
+    for slot in range(1, 4):
+        assert await log.create(slot, b"%d" % slot)
+    async with Stream(jetstream) as stream:
+        await stream.ask("PURGE")
+    with pytest.raises(SlotRemoved, match="begins with slot 4"):
+        await log.create(2, b"2")
+    assert await log.end() == 4
+    await log.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "reason"),
+    [
+        ("nats://user:pass@127.0.0.1:4222/log", {}, "credentials are options"),
+        ("nats://127.0.0.1:4222/", {}, "no name of a stream"),
+        ("nats://127.0.0.1:4222/a.b", {}, "no name of a stream"),
+        ("nats://127.0.0.1:4222/log", {"replicas": 9}, "replicas 1 to 5"),
+        ("nats://127.0.0.1:4222/log", {"passwort": "x"}, "unknown options of a JetStream log: passwort"),
+        ("nats://127.0.0.1:4222/log", {"tls_ca_file": __file__}, "begins with tls://"),
+        ("tls://127.0.0.1:4222/log", {"tls_ca_file": "/nowhere"}, "there is no file /nowhere"),
+        ("ftp://127.0.0.1/log", {}, "begins with one of s3://"),
+    ],
+)
+async def test_what_is_wrong_with_an_address_is_said(address: str, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SharedLogMisconfigured, match=reason) as caught:
+        await open_shared_log(address, options)
+    assert "pass" not in str(caught.value) or "passwort" in str(caught.value)
+
+
+def single(folder: Path, **settings: Any) -> NatsServers:
+    try:
+        return NatsServers(folder, count=1, **settings)
+    except ServerMissing as error:
+        pytest.skip(str(error))
+
+
+async def test_a_server_that_takes_small_messages_only_is_refused(tmp_path: Path) -> None:
+    reason = pytest.raises(SharedLogMisconfigured, match="max_payload of the NATS server is 65536")
+    with single(tmp_path, max_payload=1 << 16) as servers, reason:
+        await open_shared_log(servers.url("log"), {"replicas": 1})
+
+
+async def test_replicas_need_a_cluster(tmp_path: Path) -> None:
+    with single(tmp_path) as servers, pytest.raises(SharedLogMisconfigured, match="replicas > 1 not supported"):
+        await open_shared_log(servers.url("log"), {})
+
+
+async def test_servers_that_are_away_are_unavailable_until_they_are_back(tmp_path: Path) -> None:
+    with single(tmp_path) as servers:
+        options = {"replicas": 1, "request_timeout_s": 0.5}
+        log = await open_shared_log(servers.url("log"), options)
+        assert await log.create(1, b"1")
+        servers.stop()
+        with pytest.raises(SharedLogUnavailable):
+            await log.create(2, b"2")
+        with pytest.raises(SharedLogUnavailable):
+            await open_shared_log(servers.url("log"), options)
+        servers.start()
+        while True:
+            try:
+                assert await log.read(1) == b"1"
+                break
+            except SharedLogUnavailable:
+                pass
+        await log.close()
+
+
+async def test_credentials_are_checked_and_not_told(tmp_path: Path) -> None:
+    password = "the-password-of-this-test"
+    servers = single(tmp_path)
+    config = tmp_path / "nats-1" / "nats.conf"
+    config.write_text(config.read_text() + f'authorization {{ user: "sluice", password: "{password}" }}\n')
+    with servers:
+        options = {"replicas": 1, "request_timeout_s": 2.0, "user": "sluice"}
+        with pytest.raises(SharedLogUnavailable, match="Authorization Violation") as caught:
+            await open_shared_log(servers.url("log"), {**options, "password": password + "?"})
+        assert password not in str(caught.value)
+        log = await open_shared_log(servers.url("log"), {**options, "password": password})
+        assert await log.create(1, b"1")
+        await log.close()

@@ -1,0 +1,183 @@
+"""What each engine promises of a shared log."""
+
+import asyncio
+import os
+from itertools import count
+
+import pytest
+import uvloop
+
+from store.cluster import jetstream_log
+from store.cluster.shared_log import (
+    SharedLog,
+    SharedLogDamaged,
+    SharedLogUnavailable,
+    SlotRemoved,
+    SlotTooLarge,
+)
+from store.errors import StoreClosed
+from tests.store.cluster.engines.engine import Engine, Proxy, settle
+from tests.waiting import until
+
+_WRITERS = 8
+
+
+async def test_a_slot_is_decided_once(log: SharedLog) -> None:
+    assert await log.read(1) is None
+    assert await log.create(1, b"first")
+    assert not await log.create(1, b"second")
+    assert await log.read(1) == b"first"
+    assert await log.read(2) is None
+
+
+async def test_end_is_the_first_slot_that_is_not_decided(engine: Engine, log: SharedLog) -> None:
+    assert await log.end() == 1
+    other = await engine.open()
+    for slot in range(1, 12):
+        assert await log.create(slot, b"%d" % slot)
+        assert await log.end() == slot + 1
+    assert await other.end() == 12
+    assert [await other.read(slot) for slot in range(1, 12)] == [b"%d" % slot for slot in range(1, 12)]
+    await other.close()
+
+
+async def test_one_of_eight_writers_wins_each_slot(engine: Engine) -> None:
+    logs = [await engine.open() for _ in range(_WRITERS)]
+    for slot in range(1, 4):  # SeaweedFS takes seconds to tell those who lost
+        bodies = [b"%d from %d " % (slot, writer) + os.urandom(2000) for writer in range(_WRITERS)]
+        writes = [log.create(slot, body) for log, body in zip(logs, bodies, strict=True)]
+        won = await asyncio.gather(*writes, return_exceptions=True)
+        assert all(each is True or each is False or isinstance(each, SharedLogUnavailable) for each in won), won
+        assert sum(each is True for each in won) <= 1
+        found = await settle(logs[0], slot, bodies[0])
+        assert found in bodies
+        assert True not in won or found == bodies[won.index(True)]
+        assert [await log.read(slot) for log in logs] == _WRITERS * [found]
+    for log in logs:
+        await log.close()
+
+
+async def test_a_slot_has_eight_megabytes(log: SharedLog) -> None:
+    data = os.urandom(8 << 20)
+    assert await settle(log, 1, data) == data
+    assert await log.read(1) == data
+
+
+async def test_a_slot_that_is_too_large_is_refused(log: SharedLog) -> None:
+    with pytest.raises(SlotTooLarge, match=str(log.max_slot_bytes)):
+        await log.create(1, bytes(log.max_slot_bytes + 1))
+    assert await log.read(1) is None
+
+
+async def test_a_slot_without_the_one_before_it_is_refused(log: SharedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jetstream_log, "_DOUBT_S", 0.1)
+    assert await log.create(1, b"1")
+    with pytest.raises(SharedLogDamaged):
+        await log.create(4, b"4")
+    assert await log.end() == 2
+
+
+async def test_removed_slots_are_known_to_other_nodes(engine: Engine, log: SharedLog) -> None:
+    for slot in range(1, 10):
+        assert await log.create(slot, b"%d" % slot)
+    await log.trim(7)
+    await log.trim(5)  # of a node that is behind
+    other = await engine.open()
+    for each in (log, other):
+        for slot in (1, 6):
+            with pytest.raises(SlotRemoved, match="begins with slot 7"):
+                await each.read(slot)
+            with pytest.raises(SlotRemoved):
+                await each.create(slot, b"late")
+        assert await each.read(7) == b"7"
+        assert await each.end() == 10
+    assert await other.create(10, b"10")
+    await other.close()
+
+
+async def test_a_closed_log_says_so(engine: Engine) -> None:
+    log = await engine.open()
+    await log.close()
+    for call in (log.create(1, b""), log.read(1), log.end(), log.trim(1)):
+        with pytest.raises(StoreClosed):
+            await call
+
+
+async def test_a_cancelled_write_leaves_the_log_in_order(log: SharedLog) -> None:
+    for slot in range(1, 6):
+        data = os.urandom(1 << 18)
+        writing = asyncio.ensure_future(log.create(slot, data))
+        await asyncio.sleep(0)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert await settle(log, slot, data) == data
+
+
+async def test_many_calls_at_a_time(log: SharedLog) -> None:
+    bodies = [os.urandom(50_000) for _ in range(20)]
+    for slot, body in enumerate(bodies, 1):
+        assert await settle(log, slot, body) == body
+    assert await asyncio.gather(*(log.read(slot) for slot in range(1, 22))) == [*bodies, None]
+
+
+def test_logs_run_on_uvloop(engine: Engine) -> None:
+    async def write() -> None:
+        log = await engine.open()
+        assert await settle(log, 1, b"1") == b"1"
+        writing = asyncio.ensure_future(log.create(2, bytes(1 << 20)))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.wait((writing,))
+        assert await log.read(1) == b"1"
+        await log.close()
+
+    uvloop.run(write())
+
+
+async def test_a_write_whose_answer_is_lost_is_settled_by_reading(served_engine: Engine) -> None:
+    async with Proxy(served_engine.port()) as proxy:
+        log = await served_engine.through(proxy.port).open(request_timeout_s=2)
+        assert await settle(log, 1, b"1") == b"1"
+        proxy.loses_answers = True
+        with pytest.raises(SharedLogUnavailable):
+            await log.create(2, b"2")
+        assert proxy.lost
+        proxy.loses_answers = False
+        other = await served_engine.open()
+        assert await settle(log, 2, b"2") == b"2"
+        assert await other.read(2) == b"2"
+        assert await log.end() == 3
+        for each in (log, other):
+            await each.close()
+
+
+async def test_the_outcome_of_each_write_settles_while_servers_are_killed(served_engine: Engine) -> None:
+    servers = served_engine.servers
+    assert servers is not None
+    log = await served_engine.open(request_timeout_s=2)
+    written: list[bytes] = []
+
+    async def write() -> None:
+        for slot in count(1):
+            data = b"%d " % slot + os.urandom(5000)
+            assert await settle(log, slot, data) == data
+            written.append(data)
+
+    writing = asyncio.ensure_future(write())
+    try:
+        for server in servers.servers:
+            before = len(written)
+            await until(lambda before=before: len(written) > before + 5 or writing.done())
+            server.kill()
+            server.start()
+            await asyncio.to_thread(servers.wait_until_ready)
+        before = len(written)
+        await until(lambda: len(written) > before + 5 or writing.done())
+        assert not writing.done(), writing.exception()
+    finally:
+        writing.cancel()
+    other = await served_engine.open()
+    assert [await other.read(slot) for slot in range(1, len(written) + 1)] == written
+    for each in (log, other):
+        await each.close()
