@@ -19,6 +19,11 @@ def any_of(default: list[str], *choices: str) -> list[str]:
     return field(default_factory=lambda: [*default], metadata={"choices": choices, "may_be_empty": not default})
 
 
+def addresses() -> list[str]:
+    """A list of addresses, which may be one text with commas in between."""
+    return field(default_factory=list, metadata={"has_commas": True})
+
+
 def check_table(table: Any) -> str:
     """Return what is wrong with the values in a table of settings, starting with the name of a setting, or ""."""
     for each in fields(table):

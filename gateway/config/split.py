@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from gateway.config.limits import bounded, check_table, one_of
+from gateway.config.limits import addresses, bounded, check_table, one_of
 from gateway.config.listeners import parse_address
 
 _MAX_GATEWAYS: Final = 64  # that one process supervises
@@ -17,7 +17,8 @@ class SplitConfig:
     # "both": everything in this process; "store", "gateway": only that side.
     role: str = one_of("both", "store", "gateway")
     listen: str = ""  # of a store: where it listens for gateways, "host:port" or "unix:/path"
-    store: str = ""  # of a gateway: where its store listens
+    # Of a gateway: where its store listens. Several: where the nodes with its log are, of which one leads.
+    store: list[str] = addresses()
     place: str = ""  # of a gateway: its name. A new gateway of the same name replaces it. "": a unique name
     # Gateway processes to start and supervise, and one for the store; 0: none.
     gateways: int = bounded(0, 0, _MAX_GATEWAYS)
@@ -31,7 +32,7 @@ class SplitConfig:
     ca: str = ""  # the authority of the other side's certificate, which gives full access to the store
 
 
-def check(split: SplitConfig) -> str:
+def check(split: SplitConfig, is_clustered: bool) -> str:
     """Return what is wrong, starting with the name of the setting, or ""."""
     if wrong := check_table(split):
         return wrong
@@ -43,26 +44,43 @@ def check(split: SplitConfig) -> str:
         return "store is needed by role gateway, and by no other role"
     if "/" in split.place or "\0" in split.place or len(split.place.encode()) > 64:
         return "place is a name of at most 64 bytes without / and U+0000"
-    return _check_link(split)
+    if is_clustered and split.role != "both":
+        return "role must be both: a clustered node starts a store and its gateways by itself"
+    return _check_link(split, is_clustered)
 
 
-def _check_link(split: SplitConfig) -> str:
+def _check_link(split: SplitConfig, is_clustered: bool) -> str:
     """Return what is wrong with the connection between store and gateway, or ""."""
     tls = [bool(each) for each in (split.certificate, split.key, split.ca)]
     if any(tls) != all(tls):
         return "certificate, split.key and split.ca must be given together"
     if split.role == "both":
-        return "certificate is for a store or a gateway over TCP: set split.role" if any(tls) else ""
-    name, address = ("listen", split.listen) if split.role == "store" else ("store", split.store)
+        is_useless = any(tls) and not is_clustered
+        return "certificate is for a store or a gateway over TCP: set split.role" if is_useless else ""
+    if split.role == "store":
+        return check_listen(split.listen, any(tls))
+    ports: list[int] = []
+    for address in split.store:
+        try:
+            ports.append(parse_address(address)[1])
+        except ValueError as error:
+            return f"store: {error}"
+    if 0 in ports:
+        return "store must have the port of the store, not 0"
+    if any(tls) and max(ports) < 0:
+        return "certificate is for TCP: split.store is a Unix socket, which is protected by its folder"
+    return ""
+
+
+def check_listen(address: str, has_tls: bool) -> str:
+    """Return what is wrong with the setting `listen` of a store, or ""."""
     try:
         host, port = parse_address(address)
     except ValueError as error:
-        return f"{name}: {error}"
-    if port == 0 and name == "store":
-        return "store must have the port of the store, not 0"
-    if port < 0 and any(tls):
-        return f"certificate is for TCP: split.{name} is a Unix socket, which is protected by its folder"
-    if port >= 0 and name == "listen" and not any(tls) and not _is_loopback(host):
+        return f"listen: {error}"
+    if port < 0 and has_tls:
+        return "certificate is for TCP: split.listen is a Unix socket, which is protected by its folder"
+    if port >= 0 and not has_tls and not _is_loopback(host):
         return f"listen {address}: anybody could access the store: set split.certificate, split.key and split.ca"
     return ""
 

@@ -290,7 +290,7 @@ def _store(config: Config, place: str) -> Config:
 
 def _gateway(config: Config, place: str, number: int) -> Config:
     own = deepcopy(config)
-    own.split.role, own.split.store, own.split.gateways = "gateway", place, 0
+    own.split.role, own.split.store, own.split.gateways = "gateway", [place], 0
     own.split.place, own.split.share_ports = f"g{number}", True
     own.http.port = -1
     return own

@@ -54,7 +54,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument("--roles", choices=("both", "store", "gateway"), help=text)
     text = "for --roles store: the address for gateways, host:port or unix:/path"
     parser.add_argument("--store-listen", metavar="ADDRESS", help=text)
-    parser.add_argument("--store", metavar="ADDRESS", help="for --roles gateway: the address of the store")
+    parser.add_argument("--store", metavar="ADDRESS", help="for --roles gateway: the address of the store, or several")
     text = "for --roles gateway: its name; a new gateway with the same name replaces it"
     parser.add_argument("--place", metavar="NAME", help=text)
     text = "start a store process and N gateway processes on the same ports, and restart any that ends"

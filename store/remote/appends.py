@@ -4,6 +4,7 @@ The rules of the file:
 
 * Appends are committed in the order of the calls, or fail. A store that does not know an append gets it again.
 * Invalid appends are refused here, before they get a number.
+* After a restart of the store it is known that an append is committed, but not where: its answer has no positions.
 * Memory and time are bounded as in `store.log.commitlog`: appends beyond the bounds fail with `StoreBusy`. The time in
   which the store cannot be reached does not count: it ends by the grace time.
 """
@@ -28,7 +29,6 @@ OUTCOME: Final = Struct("<QQQ")  # sequence, store time, position of the first r
 _APART: Final = 0xFFFF_FFFF_FFFF_FFFF  # the records are not adjacent; the position of each (u64) follows
 _SIZE: Final = 256 << 10  # bytes of one parcel; a larger append has a parcel of its own
 _UNIT: Final = 1 << 20  # bytes that are taken to be committed as quickly as fewer
-_UNKNOWN: Final = -1  # position of a record that was committed before a restart of the store
 
 
 class _Unit:
@@ -113,12 +113,13 @@ class Appends:
             positions = [first + start for start in starts]
         else:
             positions = [int.from_bytes(body[at : at + 8], "little") for at in range(OUTCOME.size, len(body), 8)]
-            missing = sum(len(unit.frames) for unit in parcel.units) - len(positions)
-            positions = [_UNKNOWN] * missing + positions
-        at = 0
+        at = len(positions) - sum(len(unit.frames) for unit in parcel.units)  # < 0: the first were committed before
         for unit in parcel.units:
             count = len(unit.frames)
-            self._answer(unit, Appended(positions[at : at + count], store_time))
+            if at >= 0:
+                self._answer(unit, Appended(positions[at : at + count], store_time))
+            else:
+                self._answer(unit, Appended((), store_time))
             at += count
 
     def refused(self, sequence: int, error: StoreError) -> None:
@@ -132,7 +133,7 @@ class Appends:
         """Continue with a restarted store, which has committed the parcels up to `sequence`. Send all others again."""
         while self._parcels and self._parcels[0].sequence <= sequence:
             for unit in self._parcels.popleft().units:
-                self._answer(unit, Appended([_UNKNOWN] * len(unit.frames), 0))
+                self._answer(unit, Appended())
         for parcel in self._parcels:
             self._send(parcel.body)
 

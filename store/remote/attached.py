@@ -171,6 +171,8 @@ class Attached:
             yield
 
     def _appended(self, sequence: int, spread: int, appended: Appended) -> None:
+        if self._is_closed:
+            return
         if appended.error is not None:
             self._refuse(sequence, appended.error)
             return
@@ -204,6 +206,8 @@ class Attached:
             result = encode(await getattr(self._store, method.name)(*arguments))
         except asyncio.CancelledError:
             raise
+        except StoreClosed:
+            return  # the gateway asks the restarted store, or is told that the outcome is unknown
         except Exception as error:
             if not isinstance(error, StoreError | ValueError):
                 log.exception("%s for gateway %s failed", method.name, self.gateway)

@@ -7,6 +7,8 @@ The rules of the file:
   until the store can be reached again.
 * A restarted store gets open appends again with their numbers, so that nothing is written twice, and open reads.
   Commits that happened meanwhile are reported as missed.
+* A store that leads at another address, after another node led, is a restarted store. See `addresses` for where it is
+  looked for.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ import logging
 import random
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -38,6 +40,7 @@ from store.api import (
 )
 from store.commit_listeners import EVERY_COMMIT, CommitListeners
 from store.errors import StoreClosed, StoreError
+from store.remote.addresses import Addresses
 from store.remote.appends import SEQUENCE, Appends
 from store.remote.calls import POP, Method, RemoteCalls, encode
 from store.remote.config import RemoteConfig
@@ -82,12 +85,20 @@ class NotServed(StoreClosed):
     """The store refuses to serve this gateway. The text has the reason."""
 
 
+class _Referred(Exception):
+    """The store does not lead. `at_once`: the one that does is known, and is to be tried without a pause."""
+
+    def __init__(self, why: str, at_once: bool) -> None:
+        super().__init__(why)
+        self.at_once = at_once
+
+
 class RemoteStore(RemoteCalls):
     """A store in another process. Create it with `open`, and call its methods only on the loop that opened it."""
 
     def __init__(
         self,
-        address: str,
+        addresses: Addresses,
         gateway: str,
         receiver: CommitReceiver,
         config: RemoteConfig,
@@ -99,12 +110,14 @@ class RemoteStore(RemoteCalls):
         self.reached_at = inf
         self.gateway = gateway
         self.is_connected = False
-        self._address = address
+        self._addresses = addresses
+        self._served_at = ""  # the address of the store that served last
         self._event_receiver = receiver
         self._config = config
         self._routed = routed
         self._credentials = credentials
         self._trouble = ""  # why the store cannot be reached
+        self._refusals = 0  # by stores of the list, before the first one served
         self._loop = asyncio.get_running_loop()
         self._link = Link(config.window_bytes)
         self._stream: Stream | None = None
@@ -129,20 +142,22 @@ class RemoteStore(RemoteCalls):
     @classmethod
     async def open(
         cls,
-        address: str,
+        address: str | Sequence[str],
         gateway: str,
         receiver: CommitReceiver,
         config: RemoteConfig | None = None,
         routed: bool = True,
         credentials: Credentials | None = None,
     ) -> "RemoteStore":
-        """Connect to the store at `host:port` or `unix:path` as the gateway of this name.
+        """Connect to the store as the gateway of this name.
 
-        `routed`: receive only commits that match watched filters. `credentials` is called for the TLS credentials of
-        each connection. Raises `StoreClosed` when the store cannot be reached in the grace time, or refuses to serve
-        this gateway.
+        `address`: `host:port` or `unix:path`, or a list of them, where nodes with one log are; the one that leads
+        serves. `routed`: receive only commits that match watched filters. `credentials` is called for the TLS
+        credentials of each connection over TCP. Raises `StoreClosed` when the store cannot be reached in the grace
+        time, or refuses to serve this gateway.
         """
-        store = cls(address, gateway, receiver, config or RemoteConfig(), routed, credentials)
+        addresses = Addresses([address] if isinstance(address, str) else address)
+        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials)
         store._part()
         store._running = store._loop.create_task(store._run())
         try:
@@ -251,9 +266,14 @@ class RemoteStore(RemoteCalls):
                 async with self._channel() as channel:
                     await self._connect(channel)
             except NotServed as error:
-                if not self._stats.done():
-                    raise
-                log.warning("%s", error)
+                self._refused(error)
+                self._addresses.failed()
+            except _Referred as referred:
+                if referred.at_once:
+                    continue
+                if not self._trouble:
+                    log.warning("%s. It is asked again", referred)
+                self._trouble = str(referred)
             except (
                 grpc.aio.AioRpcError,
                 OSError,
@@ -261,24 +281,39 @@ class RemoteStore(RemoteCalls):
                 msgspec.MsgspecError,
                 asyncio.InvalidStateError,
             ) as error:
-                self._troubled(before != self.reconnects, _words(error))
+                was_connected = before != self.reconnects
+                self._troubled(was_connected, _words(error))
+                if not was_connected:
+                    self._addresses.failed()
             if before != self.reconnects:
                 pause = _FIRST_PAUSE_S
             if not self._closing:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, self._config.longest_pause_s)
+                self._addresses.paused()
 
     def _channel(self) -> grpc.aio.Channel:
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(self._address, options=_OPTIONS)
-        return grpc.aio.secure_channel(self._address, self._credentials(), options=_OPTIONS)
+        address = self._addresses.current
+        if self._credentials is None or address.startswith("unix:"):
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.secure_channel(address, self._credentials(), options=_OPTIONS)
+
+    def _refused(self, error: NotServed) -> None:
+        """Log why a store serves no gateway, or not this one. Before any has served, all of the list may refuse."""
+        if not self._stats.done():
+            self._refusals += 1
+            if self._refusals >= len(self._addresses.own):
+                raise error
+        if str(error) != self._trouble:
+            log.warning("%s", error)
+        self._trouble = str(error)
 
     def _troubled(self, was_connected: bool, why: str) -> None:
         """Log why the store cannot be reached. Only the first reason is logged; `_give_up_waiting` logs the last."""
         if was_connected:
             log.warning("the stream to the store broke: %s", why)
         elif not self._trouble:
-            log.warning("the store at %s cannot be reached, and is tried again: %s", self._address, why)
+            log.warning("the store at %s cannot be reached, and is tried again: %s", self._addresses.current, why)
         self._trouble = why
 
     async def _connect(self, channel: grpc.aio.Channel) -> None:
@@ -291,11 +326,12 @@ class RemoteStore(RemoteCalls):
             if not isinstance(first, bytes):
                 raise OSError("the store ended the stream")
             if wrong := refusal(first):
-                raise NotServed(f"the store at {self._address} is of another version: {wrong}")
+                raise NotServed(f"the store at {self._addresses.current} is of another version: {wrong}")
             await self._welcomed(_decode_welcome(first))
             stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._handle_message)
             self.is_connected = True
             self._trouble = ""
+            self._note_address()
             self.reconnects += 1
             fault = await stream.run()
             if fault is not None:
@@ -312,7 +348,10 @@ class RemoteStore(RemoteCalls):
         return Hello(VERSION, self._producer, self.gateway, self._opening, known, self._link.received, self._routed)
 
     async def _welcomed(self, welcome: Welcome) -> None:
-        """Continue the link, or start a new one with a restarted store."""
+        """Continue the link, or start a new one with a restarted store. Raises `NotServed` and `_Referred`."""
+        if welcome.verdict == Verdict.ELSEWHERE:
+            why = f"the node at {self._addresses.current} does not lead: {welcome.reason}"
+            raise _Referred(why, self._addresses.referred(welcome.leader))
         if welcome.verdict == Verdict.REFUSED:
             raise NotServed(f"the store does not serve gateway {self.gateway}: {welcome.reason}")
         if welcome.verdict == Verdict.GIVEN_UP:
@@ -344,6 +383,13 @@ class RemoteStore(RemoteCalls):
         self._appends.resume(welcome.sequence)
         self._questions.resume()
 
+    def _note_address(self) -> None:
+        """Log where the store is if it has moved."""
+        address, before = self._addresses.current, self._served_at
+        self._served_at = address
+        if before and before != address:
+            log.info("the store is at %s now, it was at %s", address, before)
+
     def _part(self) -> None:
         """Start the grace time, in which the store may come back. What is appended meanwhile waits as long."""
         self.reached_at = inf
@@ -353,7 +399,7 @@ class RemoteStore(RemoteCalls):
 
     def _give_up_waiting(self) -> None:
         grace = f"in {self._config.grace_s:g} s"
-        self._give_up(StoreClosed(f"the store at {self._address} cannot be reached {grace}: {self._trouble}"))
+        self._give_up(StoreClosed(f"the store at {self._addresses} cannot be reached {grace}: {self._trouble}"))
 
     def _give_up(self, error: StoreError) -> None:
         log.error("%s", error)

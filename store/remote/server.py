@@ -5,17 +5,12 @@ appends stay in the log, and it cannot append any more.
 """
 
 import asyncio
-import errno
 import logging
-import socket
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import grpc
-import grpc.aio
-import msgspec
 
 from store import control
 from store.api import Appended, HeldMessage
@@ -25,27 +20,21 @@ from store.producer_progress import is_gateway
 from store.remote.attached import Attached, Feeds
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
+from store.remote.listener import Context, StoreListener
 from store.remote.stream import Stream
-from store.remote.wire import CHANNEL_OPTIONS, METHOD, SERVICE, VERSION, Hello, Verdict, Welcome, refusal
+from store.remote.wire import VERSION, Hello, Verdict, Welcome
 
 log = logging.getLogger(__name__)
 
-_decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 _PAGE: Final = 1000
 _ABSENT_S: Final = 600.0  # time between two searches for gateways whose end could not be recorded
 _RESERVE: Final = 1024  # bytes of the PRODUCED record before an append
-_OPTIONS: Final = (
-    *CHANNEL_OPTIONS,
-    ("grpc.so_reuseport", 0),
-    ("grpc.server_handshake_timeout_ms", 10_000),
-)
 
-_Context = grpc.aio.ServicerContext[bytes, bytes]
 Gone = Callable[[str, bytes], None]
 
 
 class StoreServer:
-    """Serves `engine` to gateways, which get commits from `feeds`. Start and stop it once."""
+    """Serves `engine` to gateways, which get commits from `feeds`. Start or begin it once, and stop it once."""
 
     def __init__(self, engine: Engine, feeds: Feeds, config: RemoteConfig | None = None) -> None:
         self._engine = engine
@@ -55,7 +44,7 @@ class StoreServer:
         self._opening = engine.meta.openings[-1].name
         self.gateways: dict[bytes, Attached] = {}  # by producer
         self._gone: list[Gone] = []
-        self._server: grpc.aio.Server | None = None
+        self._listener: StoreListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._finding = asyncio.Lock()
         self._beginning: dict[bytes, asyncio.Task[None]] = {}  # by producer: records the beginning of a gateway
@@ -80,63 +69,57 @@ class StoreServer:
 
         Returns the port. Raises OSError when the address is in use.
         """
-        _check_free(address)
-        server = grpc.aio.server(options=_OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._serve)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {METHOD.rpartition("/")[2]: handler}),)
-        )
-        try:
-            if credentials is None:
-                port = server.add_insecure_port(address)
-            else:
-                port = server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen for gateways on {address}: {error}") from error
-        await server.start()
-        self._server = server
+        listener = StoreListener(self._config)
+        port = await listener.open(address, credentials)
+        self._listener = listener
+        self.begin()
+        listener.serve(self)
+        return port
+
+    def begin(self) -> None:
+        """Serve without an address of its own: somebody else listens and calls `attach`."""
         self._spawn(self._send_stats())
         self._spawn(self._end_absent())
-        return port
 
     async def stop(self) -> None:
         """Stop serving. After a restart, gateways learn the outcome of their open appends."""
-        self._stopping = True
+        self.abort()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listener is not None:
+            await self._listener.close()
+
+    def abort(self) -> None:
+        """End all streams in this turn of the loop. What is not sent yet is never sent."""
+        self._stopping = True
         for gateway in self.gateways.values():
             gateway.close()
-        if self._server is not None:
-            await self._server.stop(0)
+
+    def _has_stopped(self) -> bool:
+        return self._stopping
 
     # --- gateways
 
-    async def _serve(self, _requests: object, context: _Context) -> None:
-        try:
-            async with asyncio.timeout(self._config.silence_s):
-                first = await context.read()
-        except TimeoutError:
-            return
-        try:
-            wrong = refusal(first)
-            hello = None if wrong else _decode_hello(first)
-        except (msgspec.MsgspecError, TypeError) as error:
-            hello, wrong = None, f"no greeting: {error}"
-        if hello is None:
-            log.warning("refusing the peer at %s: %s", context.peer(), wrong)
-            await context.write(encode(self._welcome(Verdict.REFUSED, wrong)))
+    async def attach(self, hello: Hello, context: Context) -> None:
+        """Serve the gateway of a greeting until its stream breaks."""
+        if self._has_stopped():
             return
         try:
             await self._begin_producer(hello)
         except StoreError as error:
-            await context.write(encode(self._welcome(Verdict.REFUSED, str(error))))
+            if not self._has_stopped():
+                await context.write(encode(self._welcome(Verdict.REFUSED, str(error))))
             return
         async with self._finding:  # one at a time: a gateway without an answer asks again over another stream
             try:
                 gateway, welcome = await self._find(hello)
             except StoreError as error:
                 gateway, welcome = None, self._welcome(Verdict.REFUSED, str(error))
+            if self._has_stopped():  # the listener may go on, with another store or without one
+                if gateway is not None:
+                    self._forget(gateway)
+                return
             stream = None if gateway is None else self._begin(gateway, context)
         if gateway is None or stream is None:
             await context.write(encode(welcome))
@@ -203,7 +186,7 @@ class StoreServer:
         end = engine.stats().log_end
         return Welcome(VERSION, verdict, reason, self._opening, received, sequence, *limits, end)
 
-    def _begin(self, gateway: Attached, context: _Context) -> Stream:
+    def _begin(self, gateway: Attached, context: Context) -> Stream:
         """Create the stream of a gateway."""
         if gateway.timer is not None:
             gateway.timer.cancel()
@@ -217,7 +200,7 @@ class StoreServer:
         gateway.stream, gateway.streamed = stream, asyncio.current_task()
         return stream
 
-    async def _carry(self, gateway: Attached, stream: Stream, welcome: Welcome, context: _Context) -> None:
+    async def _carry(self, gateway: Attached, stream: Stream, welcome: Welcome, context: Context) -> None:
         """Serve the gateway until the stream breaks."""
         fault: BaseException | None = None
         try:
@@ -308,27 +291,3 @@ class StoreServer:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _check_free(address: str) -> None:
-    """Raise OSError if another process listens on the Unix socket.
-
-    gRPC would replace the socket, and the gateways of that process would reconnect to this store.
-    """
-    if not address.startswith("unix:"):
-        return
-    path = Path(address.removeprefix("unix:"))
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            if path.is_socket():
-                return  # the process that created it is gone
-            text = f"cannot listen for gateways on {address}: the path exists and is not a socket"
-            raise OSError(errno.EADDRINUSE, text) from None
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise OSError(error.errno, f"cannot listen for gateways on {address}: {error}") from error
-    raise OSError(errno.EADDRINUSE, f"cannot listen for gateways on {address}: another process does")

@@ -75,6 +75,7 @@ class Verdict(IntEnum):
     STARTS = 1  # both sides start a new link
     REFUSED = 2  # not now; the gateway may ask again
     GIVEN_UP = 3  # the store serves this process of the gateway no more
+    ELSEWHERE = 4  # this node does not lead: `leader` says which one does
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
@@ -82,7 +83,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 
     version: int
     verdict: Verdict
-    reason: str  # of REFUSED and GIVEN_UP
+    reason: str  # of REFUSED, GIVEN_UP and ELSEWHERE
     opening: str  # of the log
     received: int  # last message that arrived, with CONTINUES
     sequence: int  # the gateway's last append in the log, with STARTS
@@ -91,6 +92,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     max_record: int  # bytes
     max_wait_ms: int
     log_end: int
+    leader: str = ""  # address of the store that leads, with ELSEWHERE; empty: not known
 
 
 def refusal(message: bytes) -> str:

@@ -1,0 +1,125 @@
+"""Where a node listens for gateways: addresses that stay, and behind them the store that it has at the time, or none.
+
+A node that does not lead has no store to serve. It says so to each gateway, and which node leads.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import grpc
+import grpc.aio
+import msgspec
+
+from store.remote.calls import encode
+from store.remote.config import RemoteConfig
+from store.remote.wire import CHANNEL_OPTIONS, METHOD, SERVICE, VERSION, Hello, Verdict, Welcome, refusal
+
+log = logging.getLogger(__name__)
+
+_decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
+_OPTIONS: Final = (
+    *CHANNEL_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+)
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Leader = tuple[str, str]  # address of the store that leads, "" if it is not known, and a reason in words
+
+
+class Server(Protocol):
+    """Serves gateways; implemented by `store.remote.server`."""
+
+    async def attach(self, hello: Hello, context: Context) -> None: ...
+
+
+class StoreListener:
+    """Addresses for gateways. `leader` is asked what to say while no store is served."""
+
+    def __init__(self, config: RemoteConfig, leader: Callable[[], Leader] = lambda: ("", "no store is open")) -> None:
+        self._config = config
+        self._leader = leader
+        self._server: Server | None = None
+        self._servers: list[grpc.aio.Server] = []
+
+    async def open(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
+        """Listen on `host:port` (port 0: any free port) or `unix:path`; with `credentials` over TLS.
+
+        Returns the port. Raises OSError when the address is in use.
+        """
+        _check_free(address)
+        server = grpc.aio.server(options=_OPTIONS)
+        handler = grpc.stream_stream_rpc_method_handler(self._greet)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {METHOD.rpartition("/")[2]: handler}),)
+        )
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen for gateways on {address}: {error}") from error
+        await server.start()
+        self._servers.append(server)
+        return port
+
+    def serve(self, server: Server | None) -> None:
+        """Hand all further greetings to `server`. None: this node does not lead."""
+        self._server = server
+
+    async def close(self) -> None:
+        await asyncio.gather(*(server.stop(0) for server in self._servers))
+
+    async def _greet(self, _requests: object, context: Context) -> None:
+        try:
+            async with asyncio.timeout(self._config.silence_s):
+                first = await context.read()
+        except TimeoutError:
+            return
+        try:
+            wrong = refusal(first)
+            hello = None if wrong else _decode_hello(first)
+        except (msgspec.MsgspecError, TypeError) as error:
+            hello, wrong = None, f"no greeting: {error}"
+        if hello is None:
+            log.warning("refusing the peer at %s: %s", context.peer(), wrong)
+            await context.write(encode(_refused(Verdict.REFUSED, wrong)))
+        elif self._server is None:
+            leader, reason = self._leader()
+            await context.write(encode(_refused(Verdict.ELSEWHERE, reason, leader)))
+        else:
+            await self._server.attach(hello, context)
+
+
+def _refused(verdict: Verdict, reason: str, leader: str = "") -> Welcome:
+    return Welcome(VERSION, verdict, reason, "", 0, 0, 0, 0, 0, 0, 0, leader)
+
+
+def _check_free(address: str) -> None:
+    """Raise OSError if another process listens on the Unix socket.
+
+    gRPC would replace the socket, and the gateways of that process would reconnect to this store.
+    """
+    if not address.startswith("unix:"):
+        return
+    path = Path(address.removeprefix("unix:"))
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            if path.is_socket():
+                return  # the process that created it is gone
+            text = f"cannot listen for gateways on {address}: the path exists and is not a socket"
+            raise OSError(errno.EADDRINUSE, text) from None
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OSError(error.errno, f"cannot listen for gateways on {address}: {error}") from error
+    raise OSError(errno.EADDRINUSE, f"cannot listen for gateways on {address}: another process does")

@@ -1,0 +1,171 @@
+"""A store that is looked for at several addresses, and that moves from one to another."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+import record
+from notify.event_receiver import EventReceiver
+from notify.hub import Hub
+from record.layout import Kind
+from store.api import Appended, topic_queue
+from store.config import StoreConfig
+from store.engine import Engine
+from store.errors import StoreClosed
+from store.remote import RemoteConfig, RemoteStore, StoreServer
+from store.remote.addresses import Addresses
+from store.remote.listener import StoreListener
+from tests.waiting import until
+
+CONFIG = RemoteConfig(heartbeat_s=0.05, silence_s=10, grace_s=60, longest_pause_s=0.05)
+
+
+def test_a_list_is_tried_in_turn() -> None:
+    places = Addresses(["a", "b", "c"])
+    found = [places.current]
+    for _ in range(4):
+        places.failed()
+        found.append(places.current)
+    assert found == ["a", "b", "c", "a", "b"]
+    with pytest.raises(ValueError, match="at least one"):
+        Addresses([])
+
+
+def test_a_leader_is_tried_at_once_and_two_that_name_each_other_are_not_asked_without_end() -> None:
+    places = Addresses(["a", "b"])
+    assert places.referred("l")
+    assert places.current == "l"
+    assert not places.referred("m")
+    assert places.current == "b"
+    places.paused()
+    assert not places.referred("")
+    assert places.current == "a"
+    assert not places.referred("a")
+    assert places.referred("l")
+
+
+class Node:
+    """A place where a store may be served: from its begin it listens, and says who leads while it has no store."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.leader = ""
+        self.listener = StoreListener(CONFIG, lambda: (self.leader, "another node does"))
+
+    @asynccontextmanager
+    async def leading(self, folder: Path) -> AsyncIterator[Engine]:
+        engine = await Engine.open(folder, StoreConfig(segment_size=1 << 20, partitions=1))
+        server = StoreServer(engine, Hub(engine), CONFIG)
+        server.begin()
+        self.listener.serve(server)
+        try:
+            yield engine
+        finally:
+            self.listener.serve(None)
+            await server.stop()
+            await engine.close()
+
+
+@pytest.fixture
+async def nodes():
+    with TemporaryDirectory(prefix="sluice-") as folder:  # short: paths of sockets have 107 bytes at the most
+        found = [Node(f"unix:{folder}/{name}") for name in "ab"]
+        for node in found:
+            await node.listener.open(node.address)
+        yield found
+        for node in found:
+            await node.listener.close()
+
+
+def publish(store: RemoteStore, payload: bytes, answers: list[Appended]) -> None:
+    store.append([record.frame(Kind.MESSAGE, 1, 0, b"a/b", b"c", b"", payload)], answers.append)
+
+
+async def count(store: RemoteStore | Engine) -> int:
+    return (await store.bounds(topic_queue(b"a/b"))).end
+
+
+async def test_a_gateway_follows_its_store_from_node_to_node(
+    nodes: list[Node], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "store.remote")
+    a, b = nodes
+    answers: list[Appended] = []
+    a.leader = b.address
+    async with b.leading(tmp_path / "data"):
+        store = await RemoteStore.open([a.address], "g", EventReceiver(), CONFIG)
+        lost = asyncio.Event()
+        store.on_lost(lost.set)
+        publish(store, b"1", answers)
+        await until(lambda: len(answers) == 1)
+    publish(store, b"2", answers)  # while nobody leads
+    await until(lambda: not store.is_connected)
+    a.leader = ""
+    async with a.leading(tmp_path / "data") as engine:
+        await until(lambda: len(answers) == 2)
+        assert [answer.error for answer in answers] == [None, None]
+        assert await count(engine) == 2
+        a.leader, b.leader = b.address, a.address
+    async with b.leading(tmp_path / "data") as engine:
+        publish(store, b"3", answers)
+        await until(lambda: len(answers) == 3)
+        assert await count(engine) == 3
+        assert not lost.is_set()
+        await store.close()
+    moves = [each.message for each in caplog.records if "now, it was at" in each.message]
+    assert moves == [
+        f"the store is at {a.address} now, it was at {b.address}",
+        f"the store is at {b.address} now, it was at {a.address}",
+    ]
+    assert len(caplog.records) <= 4, "at most one line more for each change"
+
+
+async def test_a_leader_that_died_is_left_for_the_list(nodes: list[Node], tmp_path: Path) -> None:
+    a, b = nodes
+    a.leader = "unix:/nowhere/at/all"
+    async with b.leading(tmp_path / "data"):
+        store = await RemoteStore.open([a.address, b.address], "g", EventReceiver(), CONFIG)
+        assert await count(store) == 0
+        await store.close()
+
+
+async def test_a_gateway_waits_for_a_leader_and_gives_up_in_the_end(nodes: list[Node], tmp_path: Path) -> None:
+    a, b = nodes
+    quick = RemoteConfig(heartbeat_s=0.05, silence_s=10, grace_s=0.3, longest_pause_s=0.05)
+    a.leader, b.leader = b.address, a.address  # each takes the other for the leader
+    why = r"unix:.*/a or unix:.*/b cannot be reached in 0.3 s: the node at .* does not lead: another node does"
+    with pytest.raises(StoreClosed, match=why):
+        await RemoteStore.open([a.address, b.address], "g", EventReceiver(), quick)
+    opening = asyncio.create_task(RemoteStore.open([a.address, b.address], "g", EventReceiver(), CONFIG))
+    await asyncio.sleep(0)
+    async with b.leading(tmp_path / "data"):
+        store = await opening
+        await store.close()
+
+
+async def test_an_answer_that_a_restart_took_says_that_positions_are_unknown(nodes: list[Node], tmp_path: Path) -> None:
+    """It is committed, so it is answered; where it is was said to nobody."""
+    a, _ = nodes
+    answers: list[Appended] = []
+    async with a.leading(tmp_path / "data") as engine:
+        store = await RemoteStore.open(a.address, "g", EventReceiver(), CONFIG)
+        publish(store, b"1", answers)
+        await until(lambda: len(answers) == 1)
+        assert [len(answer.positions) for answer in answers] == [1]
+        engine.on_commit(lambda _: a.listener._server.abort())  # type: ignore[union-attr]  the answer is never sent
+        publish(store, b"2", answers)
+        await until(lambda: not store.is_connected)
+    async with a.leading(tmp_path / "data") as engine:
+        await until(lambda: len(answers) == 2)
+        assert answers[1].error is None
+        assert not answers[1].positions
+        assert await count(engine) == 2
+        publish(store, b"3", answers)
+        await until(lambda: len(answers) == 3)
+        assert len(answers[2].positions) == 1
+        await store.close()
