@@ -18,6 +18,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from gateway.config.cluster import ClusterConfig, Options
+from gateway.config.cluster import check as check_cluster
 from gateway.config.limits import any_of, bounded, check_table, one_of
 from gateway.config.listeners import WAYS, ListenerConfig, check, check_client_ids
 from gateway.config.split import SplitConfig
@@ -46,6 +48,7 @@ _WORDS: dict[object, str] = {
     Path: "a path",
     str: "a text",
     dict[str, int]: "a table of whole numbers (in the environment as JSON)",
+    Options: "a table of texts, numbers and switches (in the environment as JSON)",
 }
 
 
@@ -200,6 +203,7 @@ class Config:
     http: HttpConfig = field(default_factory=HttpConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
     store: StoreSettings = field(default_factory=StoreSettings)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     @property
     def http_host(self) -> str:
@@ -279,6 +283,9 @@ def _set(config: Config, key: str, value: object, source: str, names: list[str] 
     for table in tables:
         target = getattr(target, table)
     kind = get_type_hints(type(target))[leaf]
+    is_listed = any(each.name == leaf and "has_commas" in each.metadata for each in dataclasses.fields(target))
+    if is_listed and isinstance(value, str) and not value.startswith("["):
+        value = [each.strip() for each in value.split(",")]
     setattr(target, leaf, _convert(key, value, kind, source))
 
 
@@ -304,6 +311,8 @@ def _convert(key: str, value: object, kind: Any, source: str) -> object:
             return value
         if dict[str, int] in options:
             return _numbers(value)
+        if Options in options:
+            return _options(value)
     except (ValueError, KeyError, TypeError):
         pass
     raise ConfigError(f"{key} in {source} must be {_in_words(kind)}, not {value!r}")
@@ -344,11 +353,20 @@ def _numbers(value: object) -> dict[str, int]:
     return table
 
 
+def _options(value: object) -> Options:
+    """Convert a table of texts, numbers and switches, or its JSON text. Raises ValueError."""
+    table = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(table, dict) or not all(isinstance(each, str | int | float) for each in table.values()):
+        raise ValueError("not a table of texts, numbers and switches")
+    return table
+
+
 def _check(config: Config) -> None:
     tables = {"": config, "mqtt.": config.mqtt, "grpc.": config.grpc, "http.": config.http, "store.": config.store}
     for prefix, table in tables.items():
         _require(prefix, check_table(table))
-    _require("split.", check_split(config.split))
+    _require("split.", check_split(config.split, bool(config.cluster.log)))
+    _require("cluster.", check_cluster(config.cluster, bool(config.split.certificate)))
     if config.http.port < 0 and config.split.role != "gateway":
         raise ConfigError("http.port must be between 0 and 65535: only a gateway may have none")
     _check_mqtt(config.mqtt)

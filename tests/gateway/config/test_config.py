@@ -18,6 +18,7 @@ client_ca = "ca.pem"
 auth = ["certificate", "password"]
 client_ids = "user"
 """
+CLUSTER = "[cluster]\nlog = 'file:///l'\nname = 'n1'\nlisten = '127.0.0.1:7071'\n"
 TLS = "certificate = 'a.pem'\nkey = 'a.key'\nca = 'ca.pem'\n"
 
 
@@ -124,6 +125,19 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[split]\nrole = 'store'\nlisten = '[::]:7071'\n", "anybody could access the store"),
         ("[split]\nrole = 'store'\nlisten = 'db.example:7071'\n", "anybody could access the store"),
         ("[split]\nrole = 'gateway'\nstore = '127.0.0.1:0'\n", "split.store must have the port of the store"),
+        ("[split]\nrole = 'gateway'\nstore = 'a:1,b'\n", "split.store: 'b' is neither host:port"),
+        ("[cluster]\nname = 'n1'\n", r"cluster.log is needed by the other settings of \[cluster\]"),
+        ("[cluster]\nlog = '/data'\n", "cluster.log begins with one of s3://"),
+        (CLUSTER.replace("n1", "n 1"), "cluster.name is 1 to 64 letters"),
+        ("[cluster]\nlog = 'file:///l'\nname = 'n1'\n", "cluster.listen is needed"),
+        (CLUSTER.replace(":7071", ":0"), "cluster.listen must have a port of its own"),
+        (CLUSTER.replace("127.0.0.1:7071", "unix:/s"), "cluster.listen must have a port of its own"),
+        (CLUSTER.replace("127.0.0.1", "0.0.0.0"), "cluster.advertise is needed"),
+        (CLUSTER.replace("127.0.0.1", "10.0.0.1"), "cluster.listen 10.0.0.1:7071: anybody could access the store"),
+        (CLUSTER + "leader_timeout_s = 0\n", "cluster.leader_timeout_s must be between 1"),
+        (CLUSTER + "options = 3\n", "cluster.options in .* must be a table of texts, numbers and switches"),
+        (CLUSTER + "[cluster.options]\nuser = ['a']\n", "cluster.options in .* must be a table of texts"),
+        (CLUSTER + "[split]\nrole = 'store'\nlisten = 'unix:/s'\n", "split.role must be both: a clustered node"),
         ("mqtt = 3\n", r"mqtt in .* is a table, \[mqtt\]"),
         ("[[store]]\npartitions = 1\n", r"store in .* is a table, \[store\]"),
         ("[mqtt]\nlisteners = [3]\n", r"mqtt.listeners\[0\] in .* must be a table"),
@@ -138,6 +152,23 @@ def test_every_setting_can_come_from_the_environment() -> None:
 def test_a_mistake_is_named(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load(write(tmp_path / "c.toml", text), None, {})
+
+
+def test_a_gateway_may_have_several_stores(tmp_path: Path) -> None:
+    listed = write(tmp_path / "c.toml", "[split]\nrole = 'gateway'\nstore = ['unix:/s', 'b:1']\n")
+    assert load(listed, None, {}).split.store == ["unix:/s", "b:1"]
+    for text in ("unix:/s, b:1", '["unix:/s", "b:1"]'):
+        found = load(None, {"split.role": "gateway"}, {"SLUICE_SPLIT_STORE": text})
+        assert found.split.store == ["unix:/s", "b:1"]
+
+
+def test_a_node_of_a_cluster_has_options_of_the_service_of_its_log(tmp_path: Path) -> None:
+    text = f"{CLUSTER}[cluster.options]\nuser = 'a'\nreplicas = 3\n"
+    cluster = load(write(tmp_path / "c.toml", text), None, {}).cluster
+    assert cluster.options == {"user": "a", "replicas": 3}
+    assert cluster.address == "127.0.0.1:7071"
+    text = CLUSTER.replace("127.0.0.1", "0.0.0.0") + f"advertise = 'n1.example:7071'\n[split]\n{TLS}"
+    assert load(write(tmp_path / "d.toml", text), None, {}).cluster.address == "n1.example:7071"
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7071", "[::1]:7071", "localhost:7071", "unix:/run/s", "0.0.0.0:7071"])
