@@ -7,7 +7,7 @@ from typing import Final
 
 from record.layout import HEADER_SIZE, MAX_FRAME
 
-POLICIES: Final = ("fsync", "interval")
+POLICIES: Final = ("fsync", "interval", "shared")
 MAX_MAX_DELIVERIES: Final = 250  # deliveries are counted in a byte
 _HOURS: Final = re.compile(r"(\d{1,2})-(\d{1,2})", re.ASCII)
 
@@ -37,9 +37,11 @@ class StoreConfig:
     partitions: int = 4  # per parent topic
     segment_size: int = 256 << 20
     generation_segments: int = 16  # segments whose index entries share a key prefix
-    policy: str = "fsync"  # commit when on disk; "interval": commit when written, sync within `interval_ms`
+    # Commit when on disk; "interval": when written, sync within `interval_ms`; "shared": when decided in a shared log.
+    policy: str = "fsync"
     interval_ms: int = 50
     batch_bytes: int = 1 << 20  # of one flush; a larger append has a flush of its own
+    max_batch_bytes: int = MAX_FRAME  # of a batch of a shared log, and so of a record
     spacing_ms: float = 3.0  # between flushes of many small appends
     max_pending_bytes: int = 64 << 20  # accepted and not committed; the last eighth is kept for control records
     max_wait_ms: int = 5000  # a message that would wait longer for its commit is refused at once; 0: no limit
@@ -75,7 +77,7 @@ class StoreConfig:
     @property
     def max_record(self) -> int:
         """Bytes of the largest record."""
-        return min(self.segment_size, MAX_FRAME)
+        return min(self.segment_size, self.max_batch_bytes)
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -84,6 +86,8 @@ class StoreConfig:
             raise ValueError("partitions must be 1 to 65535")
         if not 4096 <= self.segment_size <= 1 << 30 or self.segment_size % 4096:
             raise ValueError("segment_size must be a multiple of 4096 up to 1 GiB")
+        if not HEADER_SIZE <= self.max_batch_bytes <= MAX_FRAME:
+            raise ValueError(f"max_batch_bytes must be {HEADER_SIZE} to {MAX_FRAME}")
         if self.max_pending_bytes < HEADER_SIZE or self.batch_bytes < HEADER_SIZE:
             raise ValueError("max_pending_bytes and batch_bytes must hold a record")
         for name in ("generation_segments", "interval_ms", "max_reads", "checkpoint_keys", "checkpoint_references"):
@@ -100,6 +104,7 @@ class StoreConfig:
         for name in (
             "max_groups",
             "max_held",
+            "max_queue_ends",
             "max_group_queues",
             "max_group_leases",
             "max_group_window",
@@ -111,8 +116,6 @@ class StoreConfig:
             raise ValueError(f"max_deliveries must be 1 to {MAX_MAX_DELIVERIES}")
         if not self.retry_delays_s or min(self.retry_delays_s) < 0:
             raise ValueError("retry_delays_s must be one delay or more, none negative")
-        if self.max_queue_ends < 1:
-            raise ValueError("max_queue_ends must be at least 1")
         hours_of_day(self.retention_hours)
         if any(b"/" in parent or age_s < 0 for parent, age_s in self.retention_parents.items()):
             raise ValueError("retention_parents must be first levels of topics with ages that are not negative")

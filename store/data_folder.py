@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -42,6 +43,12 @@ class Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     segment_size: _Count
     generation_segments: _Count
     openings: list[Opening]  # oldest first
+    shared: bool = False  # the log is a copy of a shared log, whose slots have the rest: `store.cluster` opens it
+
+    def opened(self, name: str, position: int, epoch: int) -> "Meta":
+        """The content with one more opening, which writes the log from `position` on in this epoch."""
+        openings = [*self.openings, Opening(name, position)][-_MAX_OPENINGS:]
+        return msgspec.structs.replace(self, epoch=epoch, openings=openings)
 
     def has_log_up_to(self, opening: str, position: int) -> bool:
         """Whether the log still is what a reader knows who read it up to `position` during `opening`.
@@ -111,28 +118,38 @@ class Folder:
             generation_segments=config.generation_segments,
             openings=[],
         )
-        self._write(meta)
+        self.write_meta(meta)
         return meta
 
     def begin_epoch(self, meta: Meta, position: int) -> Meta:
         """Record durably that the log is opened and will be written from `position` on. Returns the new content."""
-        openings = [*meta.openings, Opening(uuid.uuid4().hex, position)]
-        meta = msgspec.structs.replace(meta, epoch=meta.epoch + 1, openings=openings[-_MAX_OPENINGS:])
-        self._write(meta)
+        meta = meta.opened(uuid.uuid4().hex, position, meta.epoch + 1)
+        self.write_meta(meta)
         return meta
 
-    def _write(self, meta: Meta) -> None:
+    def write_meta(self, meta: Meta) -> None:
+        """Replace `store.json` durably. Raises OSError."""
         replace_file(self.path / META, msgspec.json.format(msgspec.json.encode(meta)), self._disk)
+
+    def again(self) -> "Folder":
+        """The same folder for somebody else to close. It stays locked until all are closed."""
+        other = copy(self)
+        other._lock = os.dup(self._lock)
+        return other
 
     def close(self) -> None:
         os.close(self._lock)
 
+    def clear(self) -> None:
+        """Remove the store's files. `store.json` goes last: without it nobody knows what they are."""
+        for folder in (self.views, self.log):
+            shutil.rmtree(folder, ignore_errors=True)
+        (self.path / META).unlink(missing_ok=True)
+
     def discard(self) -> None:
         """Remove the store's files, and the folder unless it existed before or has other files. Then close it."""
-        for folder in (self.log, self.views):
-            shutil.rmtree(folder, ignore_errors=True)
-        for name in (META, LOCK):
-            (self.path / name).unlink(missing_ok=True)
+        self.clear()
+        (self.path / LOCK).unlink(missing_ok=True)
         if not self._existed:
             with suppress(OSError):  # another process has put a file there
                 self.path.rmdir()

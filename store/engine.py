@@ -69,9 +69,13 @@ class Engine(LocalStore):
         Raises `LogCorrupt` for damage other than a torn tail, `StoreError` when another process has the folder open,
         and OSError when the disk fails.
         """
-        loop = asyncio.get_running_loop()
-        opened = await loop.run_in_executor(None, open_store, path, config, disk or Disk(), clock)
-        engine = cls(opened, config, loop)
+        run = asyncio.get_running_loop().run_in_executor
+        return await cls.start(await run(None, open_store, path, config, disk or Disk(), clock), config)
+
+    @classmethod
+    async def start(cls, opened: OpenedStore, config: StoreConfig) -> "Engine":
+        """Start a store over an opened data folder, which is closed if that fails. Raises `StoreError` and OSError."""
+        engine = cls(opened, config, asyncio.get_running_loop())
         try:
             await engine._start()
         except BaseException:

@@ -40,7 +40,17 @@ class LocalStore(Queries):
         self._reader = LogReader(self._segments, self._tail, opened.config.max_reads)
         self._writer = opened.writer
         self._listeners = CommitListeners()
-        self._log = CommitLog(opened.writer, opened.config, loop, self._on_batch, self._listeners.go_on, self._on_sync)
+        self._log = CommitLog(
+            opened.writer,
+            opened.config,
+            loop,
+            self._on_batch,
+            self._listeners.go_on,
+            self._on_sync,
+            self._on_fail,
+            opened.decide,
+        )
+        self.failed: asyncio.Future[None] = loop.create_future()  # done when the log has failed
         self._stopped = asyncio.Event()  # what happens by itself ends
         self._removal = Removal(
             opened.config,
@@ -192,6 +202,10 @@ class LocalStore(Queries):
             raise
         if self._log.failed:
             raise StoreFailed("the log has failed: its views take no checkpoint until a restart")
+
+    def _on_fail(self) -> None:
+        if not self.failed.done():
+            self.failed.set_result(None)
 
     def _on_sync(self) -> None:
         awaited, self._checkpoint_awaited = self._checkpoint_awaited, None

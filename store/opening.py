@@ -9,6 +9,7 @@ from store.config import StoreConfig
 from store.data_folder import Folder, Meta
 from store.errors import StoreError
 from store.exports.stage import remove_left
+from store.log.commitlog import Decide
 from store.log.disk import Disk
 from store.log.recovery import Recovered, missing_at_begin, recover, sound_batches
 from store.log.segments import Segments
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 class OpenedStore:
     """The parts of an opened store. The opening thread hands them to the loop."""
 
-    __slots__ = ("clock", "config", "database", "folder", "meta", "recovered", "segments", "views", "writer")
+    __slots__ = ("clock", "config", "database", "decide", "folder", "meta", "segments", "views", "writer")
 
     def __init__(
         self,
@@ -33,9 +34,9 @@ class OpenedStore:
         segments: Segments,
         database: Database,
         views: Views,
-        recovered: Recovered,
         writer: Writer,
         clock: Clock,
+        decide: Decide | None = None,
     ) -> None:
         self.folder = folder
         self.meta = meta
@@ -43,9 +44,9 @@ class OpenedStore:
         self.segments = segments
         self.database = database
         self.views = views
-        self.recovered = recovered
         self.writer = writer
         self.clock = clock
+        self.decide = decide  # of a shared log that this process writes
 
 
 def open_store(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> OpenedStore:
@@ -54,16 +55,13 @@ def open_store(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> Ope
         undo.callback(folder.close)
         remove_left(path)
         meta = folder.read_or_create_meta(config)
+        if meta.shared:
+            raise StoreError(f"{path} has a copy of a shared log: open it as a node of its cluster")
         for name in ("partitions", "segment_size", "generation_segments"):
             if getattr(config, name) != getattr(meta, name):
                 text = "%s is %d, as %s was made with; the configured %d is ignored"
                 logger.warning(text, name, getattr(meta, name), path, getattr(config, name))
-        config = replace(
-            config,
-            partitions=meta.partitions,
-            segment_size=meta.segment_size,
-            generation_segments=meta.generation_segments,
-        )
+        config = as_made(config, meta)
         segments = Segments(folder.log, config.segment_size, disk)
         undo.callback(segments.close)
         if config.serve_damaged:
@@ -72,21 +70,37 @@ def open_store(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> Ope
         forget_reclaimed(segments)
         for first, end in segments.damaged:
             logger.warning("the log is damaged from position %d up to %d: reads skip this range", first, end)
-        database, recovered = _recover(folder, config, segments)
+        database, recovered = recover_views(folder, config, segments)
         undo.callback(database.close)
-        database.put_log_begin(recovered.begin)
-        views = Views(database, config, recovered.begin, recovered.begin_time, segments.gone)
-        views.held.kept_below = segments.whole_from
+        views = open_views(database, config, segments, recovered)
         _replay(views, segments, recovered.end)
         store_time = max(views.store_time, recovered.store_time)
         meta = folder.begin_epoch(meta, recovered.end)
         writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
         writer.open()
         undo.pop_all()
-    return OpenedStore(folder, meta, config, segments, database, views, recovered, writer, clock)
+    return OpenedStore(folder, meta, config, segments, database, views, writer, clock)
 
 
-def _recover(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[Database, Recovered]:
+def as_made(config: StoreConfig, meta: Meta) -> StoreConfig:
+    """The settings, with those that were fixed when the folder was made."""
+    return replace(
+        config,
+        partitions=meta.partitions,
+        segment_size=meta.segment_size,
+        generation_segments=meta.generation_segments,
+    )
+
+
+def open_views(database: Database, config: StoreConfig, segments: Segments, recovered: Recovered) -> Views:
+    """The views as of their checkpoint."""
+    database.put_log_begin(recovered.begin)
+    views = Views(database, config, recovered.begin, recovered.begin_time, segments.gone)
+    views.held.kept_below = segments.whole_from
+    return views
+
+
+def recover_views(folder: Folder, config: StoreConfig, segments: Segments) -> tuple[Database, Recovered]:
     """Recover the log and open the views. Views that are ahead of the log or unreadable are deleted first."""
     database = Database(folder.views, config.view_cache_bytes)
     try:

@@ -56,7 +56,9 @@ def log_only(folder: Path, scale: float) -> Figures:
             segments.open_for_writing(number * CONFIG.segment_size)
         writer = Writer(segments, 0, 0, 1, "fsync")
         writer.open()
-        log = CommitLog(writer, CONFIG, asyncio.get_running_loop(), lambda _: False, lambda: False, lambda: None)
+        log = CommitLog(
+            writer, CONFIG, asyncio.get_running_loop(), lambda _: False, lambda: False, lambda: None, lambda: None
+        )
         figures = await Load(log.append, uniform(10_000), count).run()
         await log.close()
         segments.close()

@@ -39,10 +39,12 @@ class Role(Enum):
 class Replica(Protocol):
     """A node's own copy of the log, and what is folded from it."""
 
-    history: History  # as of the last slot that was applied
+    @property
+    def history(self) -> History:
+        """As of the last slot that was applied."""
 
     async def apply(self, slot: Slot, history: History) -> None:
-        """Write and fold a BATCH, note any other slot, and set `history`, which is as of this slot."""
+        """Write and fold a BATCH, note any other slot, and have `history`, which is as of this slot."""
 
     async def lead(self, leadership: Leadership) -> None:
         """Accept appends from now on, and pass each batch to `leadership.decide` before it is written and folded."""

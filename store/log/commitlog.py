@@ -15,6 +15,9 @@ is answered and no later batch is folded. So those who publish wait for those wh
 
 An append without a waiting caller (`offer_later`) starts no flush for a while and joins the next one.
 
+The batches of a shared log are sealed here, and decided elsewhere (`decide`) before the flush thread writes them. A log
+that follows gets batches that are decided (`apply`).
+
 Messages are refused when too many bytes wait, or when they would wait for longer than `max_wait_ms`
 (`store.log.wait_limit`): a publisher should hear of a slow disk in time. What was accepted is not refused later,
 because appends are committed in the order of the calls.
@@ -24,7 +27,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from queue import SimpleQueue
 from typing import Final
 
@@ -37,6 +40,9 @@ from store.log.wait_limit import WaitLimit
 from store.log.writer import PreparedWrite, SealedBatch, Writer
 
 logger = logging.getLogger(__name__)
+
+# Decides that a shared log goes on with sealed bytes at a position. Raises `StoreClosed` if this log may not go on.
+Decide = Callable[[int, bytes], Awaitable[None]]
 
 MANY: Final = 16  # appends in the last flush from which flushes are spaced
 LARGE: Final = 128 << 10  # bytes that start a flush at once
@@ -99,7 +105,7 @@ class Flush:
     def __init__(self, appends: list[PendingAppend], prepared: PreparedWrite | None = None) -> None:
         self.appends = appends  # none: a sync
         self.prepared = prepared  # None: the flush thread seals
-        self.batches: list[SealedBatch] = []
+        self.batches: list[SealedBatch] = []  # before the thread has the flush: those that are sealed and decided
         self.folded: int = 0  # of these batches
         self.positions: list[int] = []  # of all frames of all appends
         self.error: Exception | None = None
@@ -118,7 +124,8 @@ class CommitLog:
 
     `on_batch` is called on the loop with each committed batch, before the `done` of its appends. If it returns True,
     `go_on` is called in the following turns of the loop until it returns False. `on_sync` is called
-    after a sync: each batch that `on_batch` was called with is on disk then, or the log has failed.
+    after a sync: each batch that `on_batch` was called with is on disk then, or the log has failed. `on_fail` is
+    called when the log fails. `decide` is given for a shared log that this process writes.
     """
 
     def __init__(
@@ -129,6 +136,8 @@ class CommitLog:
         on_batch: Callable[[SealedBatch], bool],
         go_on: Callable[[], bool],
         on_sync: Callable[[], None],
+        on_fail: Callable[[], None],
+        decide: Decide | None = None,
     ) -> None:
         self._writer = writer
         self._config = config
@@ -136,6 +145,9 @@ class CommitLog:
         self._on_batch = on_batch
         self._go_on = go_on
         self._on_sync = on_sync
+        self._on_fail = on_fail
+        self._decide = decide
+        self._deciding: asyncio.Task[None] | None = None
         self._max_record = config.max_record
         self._max_pending = config.max_pending_bytes
         self._waits = WaitLimit(config.max_wait_ms, config.max_pending_bytes, config.batch_bytes)
@@ -221,12 +233,30 @@ class CommitLog:
         self._waiting_bytes += size
         return None
 
+    def apply(self, batch: SealedBatch, done: Done) -> None:
+        """Write and fold a batch that is sealed and decided, and call `done`. One at a time, and without appends."""
+        assert not self._is_busy()
+        size = len(batch.data)
+        flush = Flush([PendingAppend([], size, done, False)])
+        flush.batches.append(batch)
+        self.pending_bytes += size
+        self._last_start = self._loop.time()
+        self._flush_size = size
+        self._in_flight = True
+        self._jobs.put(flush)
+
     def fail(self, cause: BaseException) -> None:
-        """Refuse all appends from now on. Those that are not committed fail too."""
-        if not self.failed:
+        """Refuse all appends from now on. Those that are not committed fail too.
+
+        With `StoreClosed` as the cause, another process writes the log from now on, and nothing is wrong with this one.
+        """
+        if isinstance(cause, StoreClosed):
+            self._error = self._error or cause
+        elif not self.failed:
             self.failed = True
             self._error = StoreFailed(f"the log failed and refuses appends until a restart: {cause}")
             logger.critical("log failed", exc_info=cause)
+            self._on_fail()
         appends, self._appends = list(self._appends), deque()
         self._waiting_bytes = self._eager = 0
         for pending in appends:
@@ -295,6 +325,9 @@ class CommitLog:
         """Give a flush of `size` bytes to the flush thread. Small ones are sealed here: the thread then needs no
         interpreter to write them, and waits for none."""
         prepared: PreparedWrite | None = None
+        if self._decide is not None:
+            self._deciding = self._loop.create_task(self._hand_over_decided(Flush(appends), self._decide))
+            return
         if size < SMALL:
             frames = appends[0].frames if len(appends) == 1 else [f for pending in appends for f in pending.frames]
             try:
@@ -307,6 +340,20 @@ class CommitLog:
             self._direct.write(prepared.fd, prepared.pages, prepared.offset)
         else:
             self._jobs.put(flush)
+
+    async def _hand_over_decided(self, flush: Flush, decide: Decide) -> None:
+        """Seal a flush, have its batches decided, and give it to the flush thread then."""
+        try:
+            frames = [f for pending in flush.appends for f in pending.frames]
+            batches, flush.positions = self._writer.seal(frames, self._config.max_batch_bytes)
+            for batch in batches:
+                await decide(batch.position, batch.data)
+        except Exception as error:  # noqa: BLE001  its appends have to be answered
+            flush.error = error
+            self._on_flushed(flush)
+            return
+        flush.batches = batches
+        self._jobs.put(flush)
 
     def _on_written(self) -> None:
         """The write that `_direct` was given has ended."""
@@ -428,7 +475,10 @@ class CommitLog:
             self._waiting_bytes += sum(pending.size for pending in back)
             self._eager += _eager(back)
             self._in_flight = True
-            self._jobs.put(Flush(appends))
+            if self._decide is not None:
+                self._deciding = self._loop.create_task(self._hand_over_decided(Flush(appends), self._decide))
+            else:
+                self._jobs.put(Flush(appends))
             return
         self._tick()
         self._check_idle()
@@ -459,6 +509,9 @@ class CommitLog:
                     raise failure
                 if flush.prepared is not None:
                     writer.disk.write_durable(flush.prepared.fd, flush.prepared.pages, flush.prepared.offset)
+                elif flush.batches:
+                    for batch in flush.batches:
+                        writer.apply(batch)
                 elif flush.appends:
                     flush.batches, flush.positions = writer.write(
                         [f for pending in flush.appends for f in pending.frames]

@@ -3,6 +3,9 @@ and to the loop otherwise: the loop prepares and completes small writes.
 
 A record never spans segments. If one does not fit, the rest of the segment stays zero. The first frame of the next
 segment names the true end as its durable position, so a reader can tell this padding from damage.
+
+Frames of a shared log are sealed first (`seal`), and written when they are decided (`apply`). What is decided counts as
+durable in them, although this disk may lose it.
 """
 
 import os
@@ -11,7 +14,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 import record
-from store.errors import RecordInvalid
+from store.errors import RecordInvalid, StoreError
 from store.log.disk import Disk
 from store.log.pages import PAGE, Pages
 from store.log.segments import Segments
@@ -104,9 +107,9 @@ class Writer:
             return [], []
         if sum(sizes) <= self._enter(sizes[0]):
             positions = list(accumulate(sizes[:-1], initial=self.position))
-            return [self._write_batch(self._seal(frames))], positions
+            return [self._write_batch(self._seal(frames, self.position, self.durable))], positions
         for frame in frames:  # check all before writing the first
-            self._seal([frame])
+            self._seal([frame], self.position, self.durable)
         return self._write_across(frames, sizes)
 
     def prepare(self, frames: list[bytes], size: int) -> PreparedWrite | None:
@@ -120,7 +123,7 @@ class Writer:
             return None
         self._prepare_next(base, position)
         self.store_time = max(self.store_time, self._clock())
-        batch = SealedBatch(position, self._seal(frames), self.store_time)
+        batch = SealedBatch(position, self._seal(frames, position, self.durable), self.store_time)
         positions = list(accumulate(map(len, frames[:-1]), initial=position))
         offset = position - base
         return PreparedWrite(batch, positions, self._fd, self._pages.fill(batch.data), offset - offset % PAGE)
@@ -131,6 +134,41 @@ class Writer:
         self.position += len(write.batch.data)
         self.durable = self.position
 
+    def seal(self, frames: list[bytes], most: int) -> tuple[list[SealedBatch], list[int]]:
+        """Seal frames for a shared log into batches of at most `most` bytes, which no frame exceeds.
+
+        Nothing is written: `apply` does that with each batch, when it is decided. Returns the batches and each frame's
+        position. Raises `RecordInvalid` when one is not an unsealed frame.
+        """
+        self.store_time = max(self.store_time, self._clock())
+        segments = self._segments
+        sizes = list(map(len, frames))
+        batches: list[SealedBatch] = []
+        positions: list[int] = []
+        first, end = 0, self.position
+        while first < len(frames):
+            position, next_base = end, segments.base_of(end) + segments.size
+            if next_base - end < sizes[first]:
+                position, next_base = next_base, next_base + segments.size
+            room = max(min(next_base - position, most), sizes[first])
+            last, size = first, 0
+            while last < len(frames) and size + sizes[last] <= room:
+                positions.append(position + size)
+                size += sizes[last]
+                last += 1
+            data = self._seal(frames[first:last], position, end)
+            batches.append(SealedBatch(position, data, self.store_time))
+            first, end = last, position + size
+        return batches, positions
+
+    def apply(self, batch: SealedBatch) -> None:
+        """Write a sealed batch that is decided and continues the log. Raises OSError."""
+        self._enter(len(batch.data))  # the next segment, if its writer began that one with the batch
+        if self.position != batch.position:
+            raise StoreError(f"a batch for position {batch.position} came to a log that goes on at {self.position}")
+        self.store_time = max(self.store_time, batch.store_time)
+        self._put_batch(batch)
+
     def sync(self) -> None:
         """Make all written bytes durable."""
         if self.durable < self.position:
@@ -140,7 +178,7 @@ class Writer:
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-            self._fd = -1
+            self._fd = self._base = -1
 
     def _enter(self, length: int) -> int:
         """Open the segment that the next frame, of `length` bytes, goes into. Returns the bytes left in it."""
@@ -180,7 +218,7 @@ class Writer:
                 positions.append(self.position + size)
                 size += sizes[last]
                 last += 1
-            batches.append(self._write_batch(self._seal(frames[first:last])))
+            batches.append(self._write_batch(self._seal(frames[first:last], self.position, self.durable)))
             first = last
         return batches, positions
 
@@ -190,18 +228,22 @@ class Writer:
         else:
             self.disk.write(self._fd, pages, offset)
 
-    def _seal(self, frames: list[bytes]) -> bytes:
+    def _seal(self, frames: list[bytes], position: int, durable: int) -> bytes:
         try:
-            return record.seal(frames, self.position, self.epoch, self.store_time, self.durable)
+            return record.seal(frames, position, self.epoch, self.store_time, durable)
         except ValueError as error:
             raise RecordInvalid(f"not an unsealed frame: {error}") from None
 
     def _write_batch(self, data: bytes) -> SealedBatch:
+        batch = SealedBatch(self.position, data, self.store_time)
+        self._put_batch(batch)
+        return batch
+
+    def _put_batch(self, batch: SealedBatch) -> None:
+        data = batch.data
         self._pages.write(data, self.position - self._base, self._put)
         if self._policy == "fsync":
             self.durable = self.position + len(data)
-        batch = SealedBatch(self.position, data, self.store_time)
         self.position += len(data)
         if self.position - self.durable > _MAX_UNDURABLE:
             self.sync()
-        return batch

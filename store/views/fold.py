@@ -88,6 +88,8 @@ class Views:
         self.records = 0  # folded
         self.messages = 0
         self.is_full = False  # the last fold has filled the memory for changes: a checkpoint is due
+        # Of a shared log: what its slots have decided up to a position, for the checkpoint there.
+        self.slots_at: Callable[[int], bytes] | None = None
         self._state = State(database)
         self.log_begin = LogBegin(self._state)
         self._index = Index(database, files_begin, self.position, self._generation_bytes)
@@ -163,14 +165,17 @@ class Views:
 
     def checkpoint(self, durable: int) -> None:
         """Write the changes and the checkpoint. The log is known to be on disk up to `durable`."""
-        if not self.is_dirty and not self._state.count:
+        if not self.is_dirty and not self._state.count and self.slots_at is None:
             return
         self.pops.checkpoint()
         self.sessions.inbound.checkpoint()
         batch = self._database.batch()
         self._state.drain(batch)
         self._tails.drain(index_prefix(self._index.newest), batch.put)
-        self._database.write(batch, Checkpoint(self.position, min(durable, self.position), self.store_time))
+        slots = b"" if self.slots_at is None else self.slots_at(self.position)
+        self._database.write(
+            batch, Checkpoint(self.position, min(durable, self.position), self.store_time, slots=slots)
+        )
         self._state.forget()
         self._tails.forget()
         self.checkpointed = self.position

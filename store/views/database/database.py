@@ -53,10 +53,16 @@ _NEW_FILES: Final = 16  # flushed memtables per compaction, which also rewrites 
 class Checkpoint:
     """The views are complete up to `position`. The log was on disk up to `durable` when it was written."""
 
-    __slots__ = ("durable", "is_readable", "log_begin", "position", "store_time")
+    __slots__ = ("durable", "is_readable", "log_begin", "position", "slots", "store_time")
 
     def __init__(
-        self, position: int, durable: int, store_time: int, is_readable: bool = True, log_begin: int | None = None
+        self,
+        position: int,
+        durable: int,
+        store_time: int,
+        is_readable: bool = True,
+        log_begin: int | None = None,
+        slots: bytes = b"",
     ) -> None:
         self.position = position
         self.durable = durable
@@ -64,6 +70,7 @@ class Checkpoint:
         self.is_readable = is_readable  # this version knows the format of the other rows
         # The log begins here or before. Retention never removes what the views lack, so without a row it is `position`.
         self.log_begin = position if log_begin is None else log_begin
+        self.slots = slots  # of a shared log: what its slots had decided up to `position` (`store.cluster.history`)
 
 
 class Database:
@@ -185,7 +192,7 @@ class Database:
     def write(self, batch: WriteBatch, checkpoint: Checkpoint) -> None:
         """Write the batch and the checkpoint atomically."""
         row = _CHECKPOINT.pack(checkpoint.position, checkpoint.durable, checkpoint.store_time, _FORMAT)
-        batch.put(_CHECKPOINT_KEY, row)
+        batch.put(_CHECKPOINT_KEY, row + checkpoint.slots)
         self._write(batch)
 
     def put_all(self, rows: list[tuple[bytes, bytes]]) -> None:
@@ -281,8 +288,9 @@ def _checkpoint(row: bytes | None, begin: bytes | None) -> Checkpoint:
     log_begin = None if begin is None else int.from_bytes(begin, "big")
     if row is None:
         return Checkpoint(0, 0, 0, log_begin=log_begin)
-    position, durable, store_time, form = _CHECKPOINT.unpack(row)
-    return Checkpoint(position, durable, store_time, is_readable=form == _FORMAT, log_begin=log_begin)
+    position, durable, store_time, form = _CHECKPOINT.unpack_from(row)
+    slots = row[_CHECKPOINT.size :]
+    return Checkpoint(position, durable, store_time, form == _FORMAT, log_begin, slots)
 
 
 def _options(cache_bytes: int) -> Options:

@@ -1,0 +1,194 @@
+"""The store of one node of a cluster: it follows a shared log, and leads it when nobody else does."""
+
+import asyncio
+import logging
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final, TypeVar
+
+from store.cluster.engines import open_shared_log
+from store.cluster.history import History
+from store.cluster.leadership import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from store.cluster.member import Member, MemberConfig, NotLeading, OnRole, Role
+from store.cluster.replica import Replica
+from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable, SlotRemoved
+from store.cluster.slot import Founded, LeaderClaim, parse_slot
+from store.config import StoreConfig
+from store.engine import Engine
+from store.exports.snapshot import Snapshot
+from store.exports.until import Until
+from store.local_store import LocalStore
+from store.log.disk import Disk
+from store.log.writer import Clock, clock_ms
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_LOOKS: Final = 4  # for the first slot of a log that this node has a copy of
+
+
+@dataclass(slots=True, frozen=True)
+class ClusterConfig:
+    """Who a node is, and where its log is. The names of nodes must differ."""
+
+    node: str
+    log: str  # address of the shared log (`engines.open_shared_log`)
+    address: str  # where gateways reach the store of this node
+    options: Mapping[str, str | int | float | bool] = field(default_factory=dict)  # of the shared log's service
+    leader_timeout_s: float = 3.0  # without a slot, after which others may claim
+    poll_ms: float = 50.0  # between reads at the end of the log
+
+
+class ClusteredStore:
+    """A data folder with a copy of a shared log. Create it with `open`, let `run` run, and `close` it at last.
+
+    `engine` is there while this node leads. A listener of `on_role` is called on each change of `role` and `leader`;
+    when a leadership ends, before any append that was not decided is answered.
+    """
+
+    def __init__(self, path: Path, config: StoreConfig, cluster: ClusterConfig) -> None:
+        self.path = path
+        self.role = Role.FOLLOWER
+        self.leader: LeaderClaim | None = None  # who leads, if that is known
+        self._config = config
+        self._cluster = cluster
+        self._listeners: list[OnRole] = []
+        self._replica: Replica
+        self._member: Member | None = None
+        self._unreached: tuple[float, SharedLogUnavailable] | None = None  # as `unavailable`, until there is a member
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        config: StoreConfig,
+        cluster: ClusterConfig,
+        disk: Disk | None = None,
+        clock: Clock = clock_ms,
+    ) -> "ClusteredStore":
+        """Open the folder. Create it if it does not exist. The shared log is not asked yet.
+
+        Raises `StoreError` if the folder has a log of its own, or another process has it open, and OSError.
+        """
+        store = cls(path, config, cluster)
+        store._replica = await Replica.open(path, config, disk or Disk(), clock, store._on_leadership_over)
+        return store
+
+    async def run(self) -> None:
+        """Follow, and lead when nobody else does, until cancelled. Waits for the shared log's service.
+
+        Raises `SharedLogMisconfigured`, `SharedLogDamaged`, `SlotRemoved` if the node was away for too long,
+        `NodeNameTaken`, `StoreFailed` when the folder's disk has failed, and OSError. The node has to restart then.
+        """
+        log = await self._reach(lambda: open_shared_log(self._cluster.log, self._cluster.options))
+        try:
+            await self._check_log(log)
+            cluster, config = self._cluster, self._config
+            founded = Founded(uuid.uuid4().hex, config.segment_size, config.partitions, config.generation_segments)
+            member_config = MemberConfig(
+                cluster.node, cluster.address, secrets.token_hex(16), cluster.leader_timeout_s, cluster.poll_ms
+            )
+            self._member = Member(log, self._replica, founded, member_config, Random(), self._on_role)
+            await self._member.run()
+        finally:
+            self._member = None
+            await log.close()
+
+    async def close(self) -> None:
+        """Checkpoint the views and unlock the folder. `run` must have ended."""
+        await self._replica.close()
+
+    @property
+    def engine(self) -> Engine | None:
+        """The store, while this node leads."""
+        return self._replica.engine if self.role is Role.LEADER else None
+
+    @property
+    def local(self) -> LocalStore | None:
+        """This node's copy, for reads; None before the log is founded."""
+        return self._replica.local
+
+    @property
+    def history(self) -> History:
+        """As of the last slot that this node has folded."""
+        return self._replica.history
+
+    @property
+    def unavailable(self) -> tuple[float, SharedLogUnavailable] | None:
+        """Since what time of the loop the shared log's service has not answered, and why; None while it does."""
+        return self._unreached if self._member is None else self._member.unavailable
+
+    def on_role(self, listener: OnRole) -> None:
+        """Call `listener` with the role and the leader on each change."""
+        self._listeners.append(listener)
+
+    async def hand_over(self, to: str) -> None:
+        """Stop leading, so that the node `to` leads at once. If it does not, any node does after the leader timeout.
+
+        Raises `NotLeading`, and what `Leadership.hand_over` does.
+        """
+        if self._member is None:
+            raise NotLeading("this node does not lead")
+        await self._member.hand_over(to)
+
+    async def digest(self, position: int | None = None) -> tuple[int, bytes]:
+        """A position of the log, and the digest of the views there (`store.views.digest`): by default this node's end.
+
+        Slow: a copy of the views is made, folded up to there and read. Raises `StoreError` and OSError.
+        """
+        snapshot = await Snapshot.open(self.path, Until(self.history.end if position is None else position))
+        try:
+            return snapshot.position, await snapshot.digest()
+        finally:
+            await snapshot.close()
+
+    async def _check_log(self, log: SharedLog) -> None:
+        """Remove this node's copy if it is of another log. Raises `SharedLogDamaged` if the log is gone."""
+        founded = self._replica.history.founded
+        if founded is None:
+            return
+        for _ in range(_LOOKS):
+            try:
+                first = await self._reach(lambda: log.read(1))
+            except SlotRemoved:
+                return
+            if first is not None:
+                content = parse_slot(1, first).content
+                if isinstance(content, Founded) and content.log_id != founded.log_id:
+                    text = "%s has a copy of another log, %s: it is replaced by the log %s"
+                    logger.warning(text, self.path, founded.log_id, content.log_id)
+                    await self._replica.clear()
+                return
+            await asyncio.sleep(self._cluster.leader_timeout_s / _LOOKS)  # an answer may be old
+        text = f"the shared log is empty, but {self.path} has a copy of it up to slot {self._replica.history.slot}"
+        raise SharedLogDamaged(text)
+
+    async def _reach(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the service answers."""
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                answer = await ask()
+            except SharedLogUnavailable as error:
+                if self._unreached is None:
+                    logger.warning("the shared log does not answer, and is asked again: %s", error)
+                    self._unreached = (asyncio.get_running_loop().time(), error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+            else:
+                self._unreached = None
+                return answer
+
+    def _on_leadership_over(self) -> None:
+        self._on_role(Role.FOLLOWER, None)
+
+    def _on_role(self, role: Role, leader: LeaderClaim | None) -> None:
+        if (role, leader) != (self.role, self.leader):
+            self.role, self.leader = role, leader
+            for listener in self._listeners:
+                listener(role, leader)

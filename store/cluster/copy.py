@@ -1,0 +1,116 @@
+"""Opens a node's copy of a shared log.
+
+The log in the folder is trusted up to the checkpoint of the views, which says what the slots had decided there. What is
+behind it may not have reached the disk, or not be decided: it is cleared, and read from the slots again.
+"""
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from store.cluster.history import History, unpack_history
+from store.cluster.slot import Founded
+from store.config import StoreConfig
+from store.data_folder import META, Folder, Meta, read_meta
+from store.errors import StoreError
+from store.exports.stage import remove_left
+from store.log.disk import Disk
+from store.log.recovery import clear
+from store.log.segments import Segments
+from store.log.writer import Clock, Writer
+from store.opening import OpenedStore, as_made, open_views, recover_views
+from store.repair.salvage import forget_reclaimed
+from store.views.database.database import saved_checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+def open_folder(path: Path, disk: Disk) -> Folder:
+    """Lock the folder, which has a copy of a shared log or nothing. Raises `StoreError` if it has anything else."""
+    folder = Folder(path, disk)
+    try:
+        remove_left(path)
+        if (path / META).exists():
+            if not read_meta(path).shared:
+                raise StoreError(f"{path} has a log of its own, which no other node has: use an empty folder")
+        elif any(folder.log.glob("*.log")):
+            raise StoreError(f"{path} has a log without {META}: use an empty folder")
+    except BaseException:
+        folder.close()
+        raise
+    return folder
+
+
+def found_copy(folder: Folder, founded: Founded) -> None:
+    """Make the folder's copy of the log, which has nothing yet. Raises OSError."""
+    meta = Meta(
+        log_id=founded.log_id,
+        epoch=0,
+        partitions=founded.partitions,
+        segment_size=founded.segment_size,
+        generation_segments=founded.generation_segments,
+        openings=[],
+        shared=True,
+    )
+    folder.write_meta(meta)
+
+
+def open_copy(folder: Folder, config: StoreConfig, clock: Clock, disk: Disk) -> tuple[OpenedStore, History] | None:
+    """Open the folder's copy, with what the slots had decided up to its end.
+
+    None if there is none, and if it is damaged: it is removed then. Raises OSError.
+    """
+    if not (folder.path / META).exists():
+        return None
+    meta = read_meta(folder.path)
+    try:
+        return _open(folder, meta, config, clock, disk, None)
+    except StoreError as error:
+        logger.warning("the copy of the log in %s is read from the shared log again: %s", folder.path, error)
+    folder.clear()
+    return None
+
+
+def open_new_copy(
+    folder: Folder, config: StoreConfig, clock: Clock, disk: Disk, founded: History
+) -> tuple[OpenedStore, History]:
+    """Make and open a copy of the log that was founded in this slot. Raises `StoreError` and OSError."""
+    assert founded.founded is not None
+    found_copy(folder, founded.founded)
+    return _open(folder, read_meta(folder.path), config, clock, disk, founded)
+
+
+def _open(
+    folder: Folder, meta: Meta, config: StoreConfig, clock: Clock, disk: Disk, founded: History | None
+) -> tuple[OpenedStore, History]:
+    """`founded`: the copy is new. Raises `StoreError` for any damage."""
+    with ExitStack() as undo:
+        config = as_made(config, meta)
+        segments = Segments(folder.log, config.segment_size, disk)
+        undo.callback(segments.close)
+        segments.load()
+        forget_reclaimed(segments)
+        saved = saved_checkpoint(folder.views)
+        if founded is None and saved is None:
+            raise StoreError("it has no checkpoint")
+        clear(segments, 0 if saved is None else saved.position)
+        database, recovered = recover_views(folder, config, segments)
+        undo.callback(database.close)
+        history = founded or _history(database.checkpoint().slots)
+        if recovered.end != history.end:
+            raise StoreError(f"its log ends at {recovered.end}, and its views at {history.end}")
+        views = open_views(database, config, segments, recovered)
+        store_time = max(views.store_time, recovered.store_time)
+        writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
+        writer.open()
+        undo.pop_all()
+    return OpenedStore(folder.again(), meta, config, segments, database, views, writer, clock), history
+
+
+def _history(slots: bytes) -> History:
+    try:
+        return unpack_history(slots)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"its checkpoint does not say which slots it has ({error})") from None

@@ -1,0 +1,208 @@
+"""A node's own copy of a shared log: a follower's store, or an engine while the node leads.
+
+Both are over the same data folder, which is a cache of what the slots have decided. A follower becomes an engine in
+place. An engine is closed when its leadership ends, and the folder is opened again as of what was folded.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import record
+from record.layout import MAX_FRAME
+from store.cluster.copy import open_copy, open_folder, open_new_copy
+from store.cluster.follower import Follower
+from store.cluster.history import History
+from store.cluster.leadership import Leadership
+from store.cluster.slot import LeaderClaim, Slot, SlotKind
+from store.config import StoreConfig
+from store.data_folder import Folder
+from store.engine import Engine
+from store.errors import StoreClosed, StoreError, StoreFailed
+from store.log.disk import Disk
+from store.log.writer import Clock, SealedBatch, Writer
+from store.opening import OpenedStore
+
+
+class DecidedSlots:
+    """What the slots have decided up to each position that the views may have a checkpoint at."""
+
+    def __init__(self, history: History) -> None:
+        self._histories = deque([history])  # their ends differ, and rise
+
+    def add(self, history: History) -> None:
+        """The next slot. Views must not be behind its end yet."""
+        if self._histories[-1].end == history.end:
+            self._histories[-1] = history
+        else:
+            self._histories.append(history)
+
+    def at(self, position: int) -> History:
+        """As of the last slot that ends at `position` or before. Forgets those before it."""
+        histories = self._histories
+        while len(histories) > 1 and histories[1].end <= position:
+            histories.popleft()
+        return histories[0]
+
+
+class Replica:
+    """`member.Replica` over a data folder. Create it with `open`, and call its methods only on that loop.
+
+    `engine` is there while the node leads. `on_over` is called when a leadership has ended, before an append that was
+    not decided is answered.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        config: StoreConfig,
+        disk: Disk,
+        clock: Clock,
+        on_over: Callable[[], None],
+    ) -> None:
+        self.engine: Engine | None = None
+        self._folder = folder
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self._on_over = on_over
+        self._loop = asyncio.get_running_loop()
+        self._slots = DecidedSlots(History())
+        self._opened: OpenedStore | None = None  # what the follower or the engine is over
+        self._follower: Follower | None = None
+        self._leadership: Leadership | None = None
+
+    @classmethod
+    async def open(
+        cls, path: Path, config: StoreConfig, disk: Disk, clock: Clock, on_over: Callable[[], None]
+    ) -> "Replica":
+        """Open the copy of the log in a folder. What is damaged in it is removed, and comes from the slots again.
+
+        Raises `StoreError` if the folder has a log of its own, or another process has it open, and OSError.
+        """
+        config = replace(config, policy="shared")
+        loop = asyncio.get_running_loop()
+        folder = await loop.run_in_executor(None, open_folder, path, disk)
+        replica = cls(folder, config, disk, clock, on_over)
+        try:
+            await replica._open()
+        except BaseException:
+            await replica.close()
+            raise
+        return replica
+
+    @property
+    def history(self) -> History:
+        """As of the last slot that was applied, or decided for this node and folded."""
+        return self._slots.at(0 if self._opened is None else self._opened.views.position)
+
+    @property
+    def local(self) -> Engine | Follower | None:
+        """What answers reads; None before the log is founded."""
+        return self.engine or self._follower
+
+    async def apply(self, slot: Slot, history: History) -> None:
+        if slot.kind == SlotKind.FOUNDED:
+            await self._take(
+                await self._loop.run_in_executor(
+                    None, open_new_copy, self._folder, self._config, self._clock, self._disk, history
+                )
+            )
+        elif isinstance(slot.content, LeaderClaim):
+            await self._note_claim(slot, slot.content)
+        self._slots.add(history)
+        if slot.batch:
+            assert self._follower is not None
+            await self._follower.apply(SealedBatch(slot.position, slot.batch, record.store_time_of(slot.batch, 0)))
+
+    async def lead(self, leadership: Leadership) -> None:
+        follower, opened = self._follower, self._opened
+        assert follower is not None
+        assert opened is not None
+        await follower.end()
+        self._follower = None
+        views = opened.views
+        most = min(leadership.max_batch, MAX_FRAME)
+        config = replace(opened.config, max_batch_bytes=most, batch_bytes=min(opened.config.batch_bytes, most))
+        writer = Writer(
+            opened.segments, views.position, views.store_time, leadership.history.epoch, config.policy, self._clock
+        )
+        await self._loop.run_in_executor(None, writer.open)
+
+        async def decide(position: int, data: bytes) -> None:
+            try:
+                self._slots.add(await leadership.decide(position, data))
+            except StoreError as error:
+                self._on_over()
+                raise StoreClosed(f"this node does not lead any more: {error}") from error
+
+        self._leadership = leadership
+        self._opened = OpenedStore(
+            opened.folder,
+            opened.meta,
+            config,
+            opened.segments,
+            opened.database,
+            views,
+            writer,
+            self._clock,
+            decide,
+        )
+        self.engine = await Engine.start(self._opened, config)
+        self.engine.failed.add_done_callback(lambda _: leadership.close())
+
+    async def follow(self) -> None:
+        """Raises `StoreFailed` if the engine's log has failed, and OSError."""
+        engine, self.engine, self._leadership = self.engine, None, None
+        if engine is None:
+            return
+        self._opened = None
+        await engine.close()
+        if engine.failed.done():
+            raise StoreFailed("the log failed while this node led: restart it")
+        await self._open()
+
+    async def clear(self) -> None:
+        """Remove the copy: it is of another log."""
+        await self._close_store()
+        await self._loop.run_in_executor(None, self._folder.clear)
+        self._slots = DecidedSlots(History())
+
+    async def close(self) -> None:
+        """End a leadership, checkpoint the views and unlock the folder."""
+        if self._leadership is not None:
+            self._leadership.close()
+        await self._close_store()
+        self._folder.close()
+
+    async def _close_store(self) -> None:
+        store, self.engine, self._follower, self._opened = self.local, None, None, None
+        if store is not None:
+            await store.close()
+
+    async def _open(self) -> None:
+        found = await self._loop.run_in_executor(None, open_copy, self._folder, self._config, self._clock, self._disk)
+        self._slots = DecidedSlots(History())
+        if found is not None:
+            await self._take(found)
+
+    async def _take(self, found: tuple[OpenedStore, History]) -> None:
+        self._opened, history = found
+        self._slots = DecidedSlots(history)
+        self._opened.views.slots_at = lambda position: self._slots.at(position).pack()
+        self._follower = Follower(self._opened, self._opened.config, self._loop)
+        await self._follower.start()
+
+    async def _note_claim(self, slot: Slot, claim: LeaderClaim) -> None:
+        """Each claim opens the log, on all nodes alike. One process may claim several times."""
+        opened = self._opened
+        assert opened is not None
+        if slot.epoch <= opened.meta.epoch:  # the folder has it already
+            return
+        meta = opened.meta.opened(f"{claim.opening}{slot.epoch:08x}", slot.position, slot.epoch)
+        await self._loop.run_in_executor(None, self._folder.write_meta, meta)
+        opened.meta = meta
+        if self._follower is not None:
+            self._follower.meta = meta
