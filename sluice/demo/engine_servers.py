@@ -146,7 +146,9 @@ class NatsServers(_Servers):
             own = folder / f"nats-{i + 1}"
             own.mkdir(parents=True, exist_ok=True)
             others = ", ".join(f'"nats://{_HOST}:{port}"' for port in routes)
-            cluster = f'cluster {{ name: "sluice", listen: "{_HOST}:{routes[i]}", routes: [{others}] }}'
+            # Clients keep to the addresses that they were given, which may be those of a proxy.
+            own_route = f'listen: "{_HOST}:{routes[i]}", no_advertise: true'
+            cluster = f'cluster {{ name: "sluice", {own_route}, routes: [{others}] }}'
             lines = [
                 f'server_name: "nats-{i + 1}"',
                 f'listen: "{_HOST}:{clients[i]}"',

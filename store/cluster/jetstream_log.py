@@ -11,9 +11,11 @@ leader is asked then (`STREAM.MSG.GET`). A leader that was replaced without its 
 """
 
 import asyncio
+import random
 import re
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -32,9 +34,11 @@ from store.cluster.shared_log import (
 )
 from store.errors import StoreClosed
 
+_OLDEST: Final = (2, 10)  # server; older ones take any message for slot 1
 _HEADER_ROOM: Final = 512  # bytes of a message's headers, at most
 _PENDING: Final = 64 << 20  # bytes that the client may buffer for its socket
 _LEAST_SLOT: Final = 1 << 18
+_MOST_SLOT: Final = 8 << 20  # what NATS advises as the largest message
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _LAST: Final = re.compile(r"wrong last sequence: (\d+)")
 _DOUBT_S: Final = 5.0  # that an answer which means damage must stay the same: a new leader may be behind for a moment
@@ -43,8 +47,11 @@ _ASK_AGAIN_S: Final = 0.25
 _NO_MESSAGE: Final = 10037
 _NOT_CLUSTERED: Final = 10074
 _NO_STREAM: Final = 10059
+_NOT_ENABLED: Final = (10039, 10076)
 _OVERLAP: Final = 10065
 _WRONG_LAST: Final = (10071, 10164)
+_OUTCOMES: Final = (_NO_MESSAGE, _NO_STREAM, *_WRONG_LAST)  # what the stream's leader or the cluster's has decided
+_BYTES_PER_S: Final = 1 << 20  # of a slot, which its write is waited for beyond the timeout
 # What the stream must be, beside its name, subjects and replicas. Each of these, set otherwise, can lose a slot.
 _SETTINGS: Final[dict[str, object]] = {
     "retention": "limits",
@@ -103,9 +110,9 @@ class _Refused(Exception):
 async def open_jetstream_log(url: str, options: Mapping[str, str | int | float | bool]) -> "JetStreamLog":
     """Connect to the servers of `url` and open its stream, which is created if there is none.
 
-    options: `replicas` (3) of the stream; `request_timeout_s` (5) bounds each request; `user` and `password`, `token`
-    or `credentials_file`; `tls_ca_file`, `tls_cert_file` and `tls_key_file`. Raises `SharedLogUnavailable` and
-    `SharedLogMisconfigured`.
+    options: `replicas` (3) of the stream; `request_timeout_s` (5) bounds each request, and a slot that is written has a
+    second more for each MiB; `user` and `password`, `token` or `credentials_file`; `tls_ca_file`, `tls_cert_file` and
+    `tls_key_file`. Raises `SharedLogUnavailable` and `SharedLogMisconfigured`.
     """
     values = dict(options)
     timeout = float(values.pop("request_timeout_s", 5.0))
@@ -140,11 +147,13 @@ class JetStreamLog:
         self._connect = connect
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
+        self._link: asyncio.WriteTransport | None = None  # of the client's latest connection
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done: disconnected since
         self._changed = asyncio.Event()  # connected again, or closed by the client or by a server
         self._trimmed = 0  # slots before this one are gone
         self._closed = False
         self._why = ""  # the client's last error
+        self._served_at = 0.0  # time of the loop: connected, or the latest outcome of a request
         self._encode = msgspec.json.Encoder().encode
         self._decode: Callable[[bytes], _Answer] = msgspec.json.Decoder(_Answer).decode
 
@@ -162,7 +171,10 @@ class JetStreamLog:
                 raise self._trouble("creating the stream", error) from None
         self._check(found.config or {}, wanted)
         assert self._client is not None  # it has answered
-        self.max_slot_bytes = self._client.max_payload - _HEADER_ROOM
+        version = self._client.connected_server_version
+        if (version.major, version.minor) < _OLDEST:
+            raise SharedLogMisconfigured(f"the NATS server has version {version}: a log needs 2.10 or newer")
+        self.max_slot_bytes = min(self._client.max_payload - _HEADER_ROOM, _MOST_SLOT)
         if self.max_slot_bytes < _LEAST_SLOT:
             raise SharedLogMisconfigured(
                 f"max_payload of the NATS server is {self._client.max_payload} bytes: set it to at least "
@@ -232,8 +244,8 @@ class JetStreamLog:
         return (await self._state()).last_seq + 1
 
     async def trim(self, before: int) -> None:
-        if before <= self._trimmed:
-            return
+        if before <= self._trimmed or before > (await self._state()).last_seq:
+            return  # a purge beyond the newest message would move the stream's sequence
         try:
             await self._ask("STREAM.PURGE", {"seq": before})
         except _Refused as refused:
@@ -246,7 +258,7 @@ class JetStreamLog:
         self._changed.set()
         async with self._connecting:
             if self._client is not None:
-                await self._client.close()
+                await _end(self._client)
 
     async def _doubt_tail(self, slot: int) -> None:
         """Raise `SharedLogDamaged` if the stream goes on ending before slot - 1, and `SharedLogUnavailable` if not."""
@@ -276,7 +288,7 @@ class JetStreamLog:
 
     def _trouble(self, what: str, refused: _Refused) -> Exception:
         """The error that a refusal means, where the operation expects none."""
-        if refused.error.err_code in {_NOT_CLUSTERED, _OVERLAP}:
+        if refused.error.err_code in {_NOT_CLUSTERED, _OVERLAP, *_NOT_ENABLED}:
             return SharedLogMisconfigured(f"{what} {self._stream}: {refused}")
         return SharedLogUnavailable(f"{what}: {refused}")
 
@@ -290,6 +302,10 @@ class JetStreamLog:
             answer = self._decode(message.data)
         except msgspec.DecodeError as error:
             raise SharedLogUnavailable(f"{what}: the answer cannot be read: {error}") from None
+        if answer.error is None or answer.error.err_code in _OUTCOMES:
+            self._served_at = asyncio.get_running_loop().time()
+        else:
+            self._leave_useless_server()
         if answer.error is not None:
             raise _Refused(answer.error)
         return answer
@@ -297,26 +313,36 @@ class JetStreamLog:
     async def _send(self, what: str, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
         """Send a request, once, and wait for its answer.
 
-        Raises `SharedLogUnavailable`, also as soon as the connection is lost: no answer can come then.
+        Raises `SharedLogUnavailable`, also as soon as the connection is lost: no answer can come then. A connection
+        without an answer is cut. The network may have lost it, or the server may be cut off from the others while it
+        answers the client's pings; the client goes on with another server.
         """
+        link = self._link
+        limit = self._timeout + len(payload) / _BYTES_PER_S
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(limit):
                 client = await self._connected()
+                link = self._link
                 # A task of its own, since the client swallows cancellations while it flushes.
-                request = asyncio.ensure_future(client.request(subject, payload, self._timeout, headers=headers))
+                request = asyncio.ensure_future(client.request(subject, payload, limit, headers=headers))
                 request.add_done_callback(_forget)
                 try:
                     await asyncio.wait((request, self._lost), return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     request.cancel()
         except TimeoutError:
-            raise SharedLogUnavailable(f"{what}: no answer within {self._timeout:g} s{self._why}") from None
+            self._cut(link)
+            raise SharedLogUnavailable(f"{what}: no answer within {limit:.3g} s{self._why}") from None
         if self._closed:
             raise StoreClosed("the shared log is closed")
-        if not request.done():
+        if not request.done() or request.cancelled():
             raise SharedLogUnavailable(f"{what}: the connection to NATS was lost{self._why}")
         try:
             return request.result()
+        except nats.errors.NoRespondersError:
+            self._leave_useless_server()
+            reason = "it does not exist, or JetStream is not enabled or has no leader"
+            raise SharedLogUnavailable(f"{what}: nobody serves the stream {self._stream}: {reason}") from None
         except (nats.errors.Error, TimeoutError, OSError) as error:
             raise SharedLogUnavailable(f"{what}: {error}") from None
 
@@ -349,6 +375,7 @@ class JetStreamLog:
 
         async def on_change() -> None:
             self._why = ""
+            self._note_link(client)
             self._changed.set()
 
         client = Client()
@@ -360,21 +387,39 @@ class JetStreamLog:
         }
         try:
             await client.connect(
-                self._servers,
+                random.sample(self._servers, len(self._servers)),  # the next one is another one then
                 error_cb=on_error,
                 disconnected_cb=on_disconnect,
                 reconnected_cb=on_change,
                 closed_cb=on_change,
+                dont_randomize=True,
                 max_reconnect_attempts=-1,
                 pending_size=_PENDING,
                 **times,
                 **self._connect,
             )
         except BaseException:
-            await client.close()
+            await _end(client)
             raise
         self._why = ""
+        self._note_link(client)
         return client
+
+    def _note_link(self, client: Client) -> None:
+        """Remember the connection that the client has now."""
+        self._link = _link(client)
+        self._served_at = asyncio.get_running_loop().time()
+
+    def _leave_useless_server(self) -> None:
+        """Go to another server if this one has answered for long, and never with an outcome: it may be cut off from
+        the others, or serve no streams."""
+        if asyncio.get_running_loop().time() - self._served_at > self._timeout:
+            self._cut(self._link)
+
+    def _cut(self, link: asyncio.WriteTransport | None) -> None:
+        """Give up a connection with all that waits to be sent. The client itself would wait until it is sent."""
+        if link is not None and link is self._link:
+            link.abort()
 
     def _lose(self) -> None:
         """Tell all requests under way that their connection is gone."""
@@ -403,6 +448,20 @@ def _connect_options(values: dict[str, str | int | float | bool], is_tls: bool) 
     except (OSError, ValueError) as error:
         raise SharedLogMisconfigured(f"the certificates of the JetStream log: {error}") from None
     return {**connect, "tls": context}
+
+
+def _link(client: Client) -> asyncio.WriteTransport | None:
+    """The connection that a client has now. It has no method that gives up a connection at once."""
+    writer = getattr(client._transport, "_io_writer", None)
+    return None if writer is None else writer.transport
+
+
+async def _end(client: Client) -> None:
+    """Close a client with all that waits to be sent. It would wait until that is sent."""
+    if (link := _link(client)) is not None:
+        link.abort()
+    with suppress(OSError):  # nothing can be sent any more
+        await client.close()
 
 
 def _forget(request: "asyncio.Future[Msg]") -> None:

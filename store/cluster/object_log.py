@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -32,12 +32,13 @@ from store.cluster.shared_log import (
     SlotRemoved,
     SlotTooLarge,
 )
-from store.errors import StoreClosed
+from store.errors import StoreClosed, StoreError
 
 _MAX_SLOT: Final = 64 << 20
 _SLOTS: Final = "slots/"
 _BEGINS: Final = "begins/"
 _PROBE: Final = "conditional"
+_BYTES_PER_S: Final = 1 << 20  # of a slot, which a call waits for beyond its timeout
 _DIGITS: Final = 20
 _PAGE: Final = 1000  # objects that a request lists or deletes at most
 _MAX_PAGES: Final = 10  # that one call of `trim` deletes
@@ -61,25 +62,36 @@ _CLIENT_OPTIONS: Final = frozenset(
         "user_agent",
     }
 )
-# A query may have a signature; an S3 server repeats the request's credentials in some errors.
-_SECRET: Final = re.compile(
-    r"\?\S*|<(AWSAccessKeyId|StringToSign\w*|SignatureProvided|CanonicalRequest\w*)>.*?</\1>", re.S
-)
+# A query may have a signature. An S3 server repeats the request's credentials in some errors, so of its answer only
+# the code and the message are told.
+_QUERY: Final = re.compile(r"(?<=[^\s<'\"])\?\S*")
+_CODE: Final = re.compile(r"<Code>([\w.]{1,100})</Code>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]{1,200})</Message>")
+_NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
+# What an error means that a store gives when the log is opened.
+_HINTS: Final[dict[str, tuple[type[StoreError], str]]] = {
+    "501 Not Implemented": (SharedLogMisconfigured, "the object store has no conditional writes (If-None-Match)"),
+    "builder error": (SharedLogMisconfigured, "an endpoint without TLS needs the option allow_http"),
+    "NoSuchBucket": (SharedLogMisconfigured, "the bucket of the shared log does not exist"),
+    "ContainerNotFound": (SharedLogMisconfigured, "the container of the shared log does not exist"),
+    "169.254.169.254": (SharedLogUnavailable, "no credentials are given, and this machine has none of its own now"),
+}
 
 
 async def open_object_log(url: str, options: Mapping[str, str | int | float | bool]) -> "ObjectLog":
     """Open the log below `url`, after a look whether the store's conditional writes are conditional.
 
-    options: `request_timeout_s` (10) bounds each call. All others are obstore's: for S3 `endpoint`, `region`,
-    `access_key_id`, `secret_access_key`, …, and of its HTTP client `allow_http`, `connect_timeout`,
-    `root_certificate`, …. What is not given is taken from the environment (`AWS_ACCESS_KEY_ID`, …) as obstore does.
+    options: `request_timeout_s` (10) bounds each request, of which a call needs several at times; a slot's bytes have
+    a second more for each MiB. All other options are obstore's: for S3 `endpoint`, `region`, `access_key_id`,
+    `secret_access_key`, …, and of its HTTP client `allow_http`, `connect_timeout` ("2s"), `root_certificate`, ….
+    What is not given is taken from the environment (`AWS_ACCESS_KEY_ID`, …) as obstore does.
     Raises `SharedLogUnavailable` and `SharedLogMisconfigured`.
     """
     values = dict(options)
     timeout = float(values.pop("request_timeout_s", 10.0))
     if timeout <= 0:
         raise SharedLogMisconfigured("request_timeout_s must be more than 0")
-    log = ObjectLog(_store(url, values, timeout), timeout)
+    log = ObjectLog(lambda: _store(url, values, timeout), timeout)
     await log.check()
     return log
 
@@ -89,14 +101,15 @@ class ObjectLog:
 
     def __init__(
         self,
-        store: ObjectStore,
+        connect: Callable[[], ObjectStore],
         timeout_s: float,
         *,
         begin_fresh_s: float = _BEGIN_FRESH_S,
         trim_delay_s: float = _TRIM_DELAY_S,
     ) -> None:
         self.max_slot_bytes = _MAX_SLOT
-        self._store = store
+        self._connect = connect
+        self._store = connect()
         self._timeout = timeout_s
         self._begin_fresh = begin_fresh_s
         self._trim_delay = trim_delay_s
@@ -126,16 +139,23 @@ class ObjectLog:
         async with self._request(f"reading slot {slot}"):
             try:
                 answer = await obstore.get_async(self._store, slot_key(slot))
+            except FileNotFoundError as error:
+                if _code(error) in _NO_BUCKET:
+                    raise
+                answer = None
+        if answer is not None:
+            size = answer.meta["size"]
+            if size > self.max_slot_bytes:
+                raise SharedLogDamaged(f"slot {slot} has {size} bytes, and nobody wrote that many")
+            async with self._request(f"reading slot {slot}", size):
                 data = bytes(await answer.bytes_async())
-            except FileNotFoundError:
-                pass
         await self._check_begin(slot)
         if data is not None:
             self._decided = max(self._decided, slot)
         return data
 
     async def end(self) -> int:
-        """In some forty requests for a million slots, and few if this process knows where the end was: the log is
+        """In some forty requests for a million slots, and three if this process knows where the end was: the log is
         dense."""
         await self._learn_begin()
         low = self._begin - 1  # decided, and perhaps removed
@@ -145,6 +165,7 @@ class ObjectLog:
         while await self._exists(low + step):
             low += step
             step *= 2
+            self._decided = max(self._decided, low)  # where another call goes on, if this one has no answer
         high = low + step  # not decided
         while high - low > 1:
             middle = (low + high) // 2
@@ -157,7 +178,7 @@ class ObjectLog:
 
     async def trim(self, before: int) -> None:
         await self._learn_begin()
-        if before > self._begin:
+        if before > self._begin and await self._exists(before):
             async with self._request("writing where the log begins"):
                 await obstore.put_async(self._store, _begin_key(before), b"", use_multipart=False)
             self._begin = before
@@ -173,20 +194,25 @@ class ObjectLog:
         self._closed = True
 
     async def check(self) -> None:
-        """Raise `SharedLogMisconfigured` if the store overwrites what a conditional write should have kept."""
-        if await self._put_new(_PROBE, b"") and await self._put_new(_PROBE, b""):
+        """Raise `SharedLogMisconfigured` if the store is set up such that it can hold no log."""
+        try:
+            created = await self._put_new(_PROBE, b"") and await self._put_new(_PROBE, b"")
+        except SharedLogUnavailable as error:
+            for sign, (kind, hint) in _HINTS.items():
+                if sign in str(error):
+                    raise kind(f"{hint}: {error}") from None
+            raise
+        if created:
             raise SharedLogMisconfigured("the object store ignores the condition of a write (If-None-Match)")
         await self._learn_begin()
 
     async def _put_new(self, key: str, data: bytes) -> bool:
         """Create an object. False: there is one, or another write was under way."""
-        async with self._request(f"writing {key}"):
+        async with self._request(f"writing {key}", len(data)):
             try:
                 await obstore.put_async(self._store, key, data, mode="create", use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 return False
-            except FileNotFoundError:
-                raise SharedLogMisconfigured("the bucket of the shared log does not exist") from None
         return True
 
     async def _exists(self, slot: int) -> bool:
@@ -242,17 +268,22 @@ class ObjectLog:
             return keys
 
     @asynccontextmanager
-    async def _request(self, what: str) -> AsyncIterator[None]:
-        """Bound the time of a request, and turn errors of the store into ours, without what they know of
-        credentials."""
+    async def _request(self, what: str, size: int = 0) -> AsyncIterator[None]:
+        """Bound the time of a request with a body of `size` bytes, and turn errors of the store into ours, without what
+        they know of credentials."""
         if self._closed:
             raise StoreClosed("the shared log is closed")
+        limit = self._timeout + size / _BYTES_PER_S
+        store = self._store
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(limit):
                 yield
         except TimeoutError:
-            raise SharedLogUnavailable(f"{what}: no answer within {self._timeout:g} s") from None
-        except NotSupportedError as error:
+            if self._store is store:
+                # Its other connections may be dead as well, and would cost a timeout each.
+                self._store = self._connect()
+            raise SharedLogUnavailable(f"{what}: no answer within {limit:.3g} s") from None
+        except (NotSupportedError, NotImplementedError) as error:
             raise SharedLogMisconfigured(f"{what}: {_text(error)}") from None
         except (BaseError, OSError) as error:
             raise SharedLogUnavailable(f"{what}: {_text(error)}") from None
@@ -262,7 +293,8 @@ def _store(url: str, options: Mapping[str, str | int | float | bool], timeout: f
     client: dict[str, Any] = {key: value for key, value in options.items() if key in _CLIENT_OPTIONS}
     config: dict[str, Any] = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
     limit = timedelta(seconds=timeout)
-    client.setdefault("timeout", 2 * limit)  # of one attempt; a call is bounded with all its attempts
+    # Of one attempt. A request is bounded with all its attempts, and by its size.
+    client.setdefault("timeout", limit + timedelta(seconds=2 * _MAX_SLOT / _BYTES_PER_S))
     client.setdefault("connect_timeout", min(limit, timedelta(seconds=2)))
     # A write that the client repeats may find what its first attempt wrote, and say that the slot is decided.
     retries: Any = {
@@ -270,6 +302,8 @@ def _store(url: str, options: Mapping[str, str | int | float | bool], timeout: f
         "max_retries": 4,
         "retry_timeout": limit,
     }
+    if "@" in urlsplit(url).netloc:
+        raise SharedLogMisconfigured("credentials are options, and not part of the address")
     try:
         if urlsplit(url).scheme == "file":
             if options:
@@ -289,7 +323,15 @@ def _built(url: str, **settings: Any) -> ObjectStore:
 
 def _text(error: Exception) -> str:
     """What an error says, without its insides and without credentials."""
-    return _SECRET.sub("…", str(error).partition("\n\nDebug source")[0])[:300]
+    text, _, answer = str(error).partition("\n\nDebug source")[0].partition("<")
+    parts = [_QUERY.sub("…", text).strip(" :"), _code("<" + answer), *_MESSAGE.findall(answer)[:1]]
+    return ": ".join(filter(None, parts))[:500]
+
+
+def _code(answer: object) -> str:
+    """The code of an error in the store's answer, or "" if there is none."""
+    found = _CODE.search(str(answer))
+    return found[1] if found else ""
 
 
 def _now() -> float:

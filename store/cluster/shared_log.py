@@ -40,8 +40,8 @@ class SlotTooLarge(StoreError):
 class SharedLog(Protocol):
     """The slots of one log. All methods are for one event loop, and may be called at the same time.
 
-    Each call is bounded in time. It raises `SharedLogUnavailable` if the service did not answer by then, and
-    `StoreClosed` after `close`. A call that is cancelled may still have its effect.
+    Each call makes a bounded number of requests, whose time is bounded. It raises `SharedLogUnavailable` as soon as one
+    of them has no answer by then, and `StoreClosed` after `close`. A call that is cancelled may still have its effect.
     """
 
     max_slot_bytes: int
@@ -71,7 +71,8 @@ class SharedLog(Protocol):
     async def trim(self, before: int) -> None:
         """Remove slots before this one, by and by: a call does a bounded part of the work, and later calls the rest.
 
-        Slots count as removed at once, although for some minutes they can still be read.
+        Does nothing if this slot is not decided, so the newest slot stays. Slots count as removed at once, although for
+        some minutes they can still be read.
         """
 
     async def close(self) -> None: ...

@@ -34,6 +34,8 @@ def _running(make: Callable[[], NatsServers | SeaweedServers]) -> Iterator[NatsS
         pytest.skip(str(error))
     with servers:
         yield servers
+        for server in servers.servers:  # nothing of them is needed any more, and SeaweedFS ends in 5 s
+            server.kill()
 
 
 @pytest.fixture

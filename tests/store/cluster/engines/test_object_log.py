@@ -31,8 +31,9 @@ class Folder:
         self.path = path
 
     def open(self, begin_fresh_s: float = 0, trim_delay_s: float = 0) -> ObjectLog:
-        store = LocalStore(self.path, mkdir=True)
-        return ObjectLog(store, 10, begin_fresh_s=begin_fresh_s, trim_delay_s=trim_delay_s)
+        return ObjectLog(
+            lambda: LocalStore(self.path, mkdir=True), 10, begin_fresh_s=begin_fresh_s, trim_delay_s=trim_delay_s
+        )
 
     def slots(self) -> list[int]:
         return sorted(slot_of(f"slots/{file.name}") for file in (self.path / "slots").iterdir())
