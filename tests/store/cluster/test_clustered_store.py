@@ -1,0 +1,306 @@
+"""Nodes of a cluster with their real stores: who leads, and what each of them has."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import record
+from record.layout import Kind
+from store.api import topic_queue
+from store.cluster.member import NotLeading, Role
+from store.cluster.shared_log import SharedLogDamaged
+from store.data_folder import read_meta
+from store.engine import Engine
+from store.errors import RecordTooLarge, StoreClosed, StoreError
+from store.queries import Queries
+from tests.store.cluster.nodes import CONFIG, Node, Nodes, Writer, append
+from tests.store.filled import SIZE
+from tests.waiting import patience, until
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
+    nodes = Nodes(tmp_path, monkeypatch)
+    yield nodes
+    await nodes.close()
+
+
+@pytest.fixture
+def writer(nodes: Nodes) -> Writer:
+    return Writer(nodes)
+
+
+def message(payload: bytes = b"x") -> bytes:
+    return record.frame(Kind.MESSAGE, 0, 0, b"t/x", b"", b"", payload)
+
+
+async def payloads(store: Queries) -> list[bytes]:
+    """Of all messages of the topic t/x, in their order."""
+    found: list[bytes] = []
+    bounds = await store.bounds(topic_queue(b"t/x"))
+    while len(found) < bounds.end:
+        fetched = await store.fetch(topic_queue(b"t/x"), len(found), 1000, 1 << 20)
+        found += [record.decode(fetched.data, start)[6] for start in record.split(fetched.data)]
+    return found
+
+
+async def test_a_store_goes_on_where_it_was_after_a_restart(nodes: Nodes):
+    for number in range(3):
+        node = await nodes.start_leader()
+        for each in range(4):
+            assert (await append(node.engine, [message(b"%d" % (4 * number + each))])).error is None
+        assert await payloads(node.engine) == [b"%d" % each for each in range(4 * number + 4)]
+        assert node.store.history.epoch == number + 1
+        assert node.store.leader is not None
+        assert node.store.leader.address == "a:1"
+        await nodes.stop(node)
+    assert len(read_meta(node.folder).openings) == 3
+
+
+async def test_all_nodes_have_the_views_of_the_leader(nodes: Nodes, writer: Writer):
+    for name in "abc":
+        await nodes.start(name)
+    await writer.append(120)
+    await nodes.check_equal()
+    assert sum(node.leads for node in nodes.running) == 1
+    assert {node.store.leader for node in nodes.running} == {(await nodes.leader()).store.leader}
+    for node in nodes.running:
+        await writer.check_log(node)
+
+
+async def test_another_node_leads_when_the_leader_is_killed(nodes: Nodes, writer: Writer, tmp_path: Path):
+    first = await nodes.start_leader("a")
+    for name in "bc":
+        await nodes.start(name)
+    await writer.append(30)
+    nodes.kill(first, tmp_path / "a again")
+    second = await nodes.leader()
+    assert second.store.history.epoch == 2
+    await writer.append(30)
+    again = await nodes.start("a", tmp_path / "a again")
+    await nodes.check_equal()
+    await writer.check_log(again)
+    assert again.store.role is Role.FOLLOWER
+    assert again.store.leader == second.store.leader
+    assert again.roles[-1] == (Role.FOLLOWER, second.store.leader)
+    await writer.append(5)
+    await nodes.check_equal()
+
+
+async def test_an_append_of_a_deposed_leader_is_refused_and_not_in_the_log(nodes: Nodes):
+    first = await nodes.start_leader("a")
+    await nodes.start("b")
+    assert (await append(first.engine, [message(b"before")])).error is None
+    engine = first.engine
+    first.port.cut()
+    late = [asyncio.ensure_future(append(engine, [message(b"late %d" % number)])) for number in range(3)]
+    await until(lambda: any(node.leads for node in nodes.running if node is not first))
+    second = next(node for node in nodes.running if node.leads and node is not first)
+    assert (await append(second.engine, [message(b"after")])).error is None
+    told: list[int] = []
+    first.store.on_role(lambda *_: told.append(sum(each.done() for each in late)))
+    first.port.mend()
+    answers = [await each for each in late]
+    assert all(isinstance(each.error, StoreClosed) for each in answers)
+    assert told[0] == 0, "listeners hear of the end before anybody is answered"
+    assert first.store.engine is None
+    assert isinstance((await append(engine, [message(b"later")])).error, StoreClosed)
+    await nodes.check_equal()
+    for node in nodes.running:
+        assert node.store.local is not None
+        assert await payloads(node.store.local) == [b"before", b"after"]
+
+
+async def test_an_append_whose_answer_was_lost_is_acknowledged_once(nodes: Nodes):
+    node = await nodes.start_leader()
+    node.port.loses_answers = True
+    appending = [asyncio.ensure_future(append(node.engine, [message(b"%d" % each)])) for each in range(5)]
+    async with patience():
+        assert [(await each).error for each in appending] == [None] * 5
+    assert await payloads(node.engine) == [b"%d" % each for each in range(5)]
+
+
+async def test_a_leader_hands_over(nodes: Nodes, writer: Writer):
+    first = await nodes.start_leader("a")
+    second = await nodes.start("b")
+    await writer.append(10)
+    await nodes.settle()
+    with pytest.raises(NotLeading):
+        await second.store.hand_over("a")
+    await first.store.hand_over("b")
+    await until(lambda: second.leads)
+    await writer.append(10, second)
+    await nodes.check_equal()
+    assert first.store.role is Role.FOLLOWER
+    await second.store.hand_over("a")
+    await until(lambda: first.leads)
+    await writer.append(10, first)
+    await nodes.check_equal()
+    openings = read_meta(first.folder).openings
+    assert len({each.name for each in openings}) == 3, "a process that leads twice opens the log twice"
+    assert read_meta(first.folder).has_log_up_to(openings[0].name, openings[1].begin)
+
+
+async def test_a_node_with_an_empty_folder_reads_the_whole_log(nodes: Nodes, writer: Writer):
+    await nodes.start_leader("a")
+    await writer.append(60)
+    await nodes.start("b")
+    await nodes.check_equal()
+
+
+async def test_what_is_behind_the_checkpoint_comes_from_the_slots_again(nodes: Nodes, writer: Writer, tmp_path: Path):
+    await nodes.start_leader("a")
+    second = await nodes.start("b")
+    await writer.append(40)
+    await nodes.settle()
+    await nodes.stop(second)
+    end = second.store.history.end
+    # A sound record that nobody decided, as a leader's disk has it that lied about what the engine said.
+    forged = record.seal([message(b"forged")], end, 1, 1, end)
+    path = second.folder / "log" / f"{end - end % SIZE:020d}.log"
+    with path.open("r+b") as file:
+        file.seek(end % SIZE)
+        file.write(forged)
+    again = await nodes.start("b")
+    await writer.append(1)
+    await nodes.check_equal()
+    await writer.check_log(again)
+
+
+@pytest.mark.parametrize("damage", ["views", "log", "checkpoint"])
+async def test_a_damaged_copy_is_read_again(
+    nodes: Nodes, writer: Writer, damage: str, caplog: pytest.LogCaptureFixture
+):
+    await nodes.start_leader("a")
+    second = await nodes.start("b")
+    await writer.append(40)
+    await nodes.settle()
+    await nodes.stop(second)
+    if damage == "views":
+        for path in (second.folder / "views").glob("MANIFEST*"):
+            path.write_bytes(b"no manifest")
+    elif damage == "log":
+        end = second.store.history.end
+        (second.folder / "log" / f"{end - end % SIZE:020d}.log").write_bytes(bytes(SIZE))
+    else:
+        for path in (second.folder / "views").iterdir():
+            path.unlink()
+    await nodes.start("b")
+    await nodes.check_equal()
+    assert "is read from the shared log again" in caplog.text
+
+
+async def test_a_copy_of_another_log_is_replaced(nodes: Nodes, writer: Writer, tmp_path: Path):
+    first = await nodes.start_leader("a")
+    await writer.append(30)
+    await nodes.stop(first)
+    nodes.log = f"file://{tmp_path}/other log"
+    await nodes.start_leader("b")
+    assert (await append((await nodes.leader()).engine, [message(b"other")])).error is None
+    await nodes.start("a")
+    await nodes.check_equal()
+
+
+async def test_a_shared_log_that_is_gone_is_not_founded_again(nodes: Nodes, writer: Writer, tmp_path: Path):
+    first = await nodes.start_leader("a")
+    await writer.append(10)
+    await nodes.stop(first)
+    nodes.log = f"file://{tmp_path}/empty log"
+    again = await nodes.start("a")
+    async with patience():
+        with pytest.raises(SharedLogDamaged, match="empty"):
+            await again.running
+    assert again.store.history.end == first.store.history.end
+    nodes.running.remove(again)
+    await again.store.close()
+
+
+async def test_a_folder_with_a_log_of_its_own_is_not_taken(nodes: Nodes, tmp_path: Path):
+    engine = await Engine.open(tmp_path / "a", CONFIG)
+    await append(engine, [message()])
+    await engine.close()
+    with pytest.raises(StoreError, match="a log of its own"):
+        await nodes.start("a")
+    engine = await Engine.open(tmp_path / "a", CONFIG)  # it is whole, and nobody has it locked
+    assert await payloads(engine) == [b"x"]
+    await engine.close()
+
+
+async def test_a_copy_is_not_opened_as_a_store_of_its_own(nodes: Nodes):
+    node = await nodes.start_leader("a")
+    await nodes.stop(node)
+    with pytest.raises(StoreError, match="a copy of a shared log"):
+        await Engine.open(node.folder, CONFIG)
+
+
+async def test_followers_remove_what_the_log_lets_go(nodes: Nodes, writer: Writer):
+    nodes.config = replace(CONFIG, retention_bytes=4 * SIZE)
+    first = await nodes.start_leader("a")
+    # Only who leads decides.
+    second = await nodes.start("b", config=replace(CONFIG, retention_bytes=10 * SIZE))
+    await writer.append(150)
+    await nodes.settle()
+
+    def files(node: Node) -> list[str]:
+        return sorted(path.name for path in (node.folder / "log").glob("*.log"))
+
+    begin = first.engine.stats().log_begin
+    assert begin > 0
+    assert second.store.local is not None
+    await until(lambda: first.engine.stats().log_begin == second.store.local.stats().log_begin)  # type: ignore[union-attr]
+    await until(lambda: files(first)[0] == files(second)[0] > f"{begin - 1:020d}.log")
+    await nodes.check_equal()
+    await nodes.stop(second)
+    await nodes.start("b")
+    await nodes.check_equal()
+
+
+async def test_a_large_append_takes_several_slots(nodes: Nodes):
+    nodes.max_slot_bytes = 1000
+    node = await nodes.start_leader()
+    follower = await nodes.start("b")
+    await nodes.settle()
+    slot = node.store.history.slot
+    frames = [message(b"%02d" % number * 150) for number in range(11)]
+    appended = await append(node.engine, frames)
+    assert appended.error is None
+    assert len(appended.positions) == 11
+    assert await payloads(node.engine) == [frame[51:] for frame in frames]
+    assert node.store.history.slot >= slot + 5
+    assert node.engine.max_record == 960
+    assert isinstance((await append(node.engine, [message(bytes(960))])).error, RecordTooLarge)
+    await nodes.check_equal()
+    assert follower.store.local is not None
+    assert len(await payloads(follower.store.local)) == 11
+
+
+async def test_nothing_is_acknowledged_while_the_engine_is_away(nodes: Nodes):
+    node = await nodes.start_leader()
+    await nodes.start("b")
+    await nodes.settle()
+    for each in nodes.running:
+        each.port.cut()
+    appending = asyncio.ensure_future(append(node.engine, [message(b"1")]))
+    await until(lambda: node.port.waiting)
+    assert (await node.engine.bounds(topic_queue(b"t/x"))).end == 0
+    assert not appending.done()
+    for each in nodes.running:
+        each.port.mend()
+    assert (await appending).error is None
+    await nodes.check_equal()
+
+
+async def test_a_leader_stops_when_its_disk_fails(nodes: Nodes):
+    node = await nodes.start_leader()
+    await nodes.start("b")
+    await nodes.settle()
+    node.engine._log.fail(OSError("no disk"))
+    async with patience():
+        with pytest.raises(StoreError, match="failed"):
+            await node.running
+    nodes.running.remove(node)
+    await node.store.close()
+    assert (await append((await nodes.leader()).engine, [message()])).error is None
