@@ -37,6 +37,7 @@ class Port:
         self.max_slot_bytes = max_slot_bytes
         self.loses_answers = False  # of `create`, which has its effect
         self.waiting = 0  # requests that are on their way
+        self.reads: set[int] = set()  # slots that were read
         self._log = log
         self._is_whole = asyncio.Event()
         self._is_whole.set()
@@ -57,6 +58,7 @@ class Port:
 
     async def read(self, slot: int) -> bytes | None:
         await self._arrive()
+        self.reads.add(slot)
         return await self._log.read(slot)
 
     async def end(self) -> int:
@@ -201,7 +203,8 @@ class Writer:
             self._now += 1000
             frames = self._records.append(self._now)
             appended = await append(node.engine, frames)
-            assert appended.error is None
+            if appended.error is not None:
+                raise appended.error
             self.acknowledged |= dict(zip(appended.positions, frames, strict=True))
             self._records.learn(dict(zip(appended.positions, frames, strict=True)))
 

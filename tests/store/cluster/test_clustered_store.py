@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -18,6 +20,7 @@ from store.errors import RecordTooLarge, StoreClosed, StoreError
 from store.queries import Queries
 from tests.store.cluster.nodes import CONFIG, Node, Nodes, Writer, append
 from tests.store.filled import SIZE
+from tests.store.images import copy_image
 from tests.waiting import patience, until
 
 
@@ -168,6 +171,39 @@ async def test_what_is_behind_the_checkpoint_comes_from_the_slots_again(nodes: N
     await writer.append(1)
     await nodes.check_equal()
     await writer.check_log(again)
+    assert 2 not in again.port.reads, "the slots up to the checkpoint are read again"
+
+
+async def test_a_kill_at_any_moment_leaves_a_copy_that_goes_on(nodes: Nodes, writer: Writer, tmp_path: Path):
+    # Checkpoints reach the disk at once, and so most copies have some of the log.
+    nodes.config = replace(CONFIG, view_flush_bytes=1)
+    rng = Random(1)
+    await nodes.start_leader("a")
+    await nodes.start("b")
+    images: list[Path] = []
+
+    async def take_images() -> None:
+        while len(images) < 12:
+            await asyncio.sleep(rng.random() * 0.02)
+            image = tmp_path / f"image {len(images)}"
+            copy_image(rng.choice(nodes.running).folder, image)
+            images.append(image)
+            if len(images) == 6:
+                await (await nodes.leader()).store.hand_over("b")
+
+    taking = asyncio.ensure_future(take_images())
+    while not taking.done():
+        with suppress(StoreError):
+            await writer.append(1)
+    await taking
+    went_on = 0
+    for number, image in enumerate(images):
+        node = await nodes.start(f"image {number}", image)
+        await nodes.check_equal()
+        await writer.check_log(node)
+        went_on += 2 not in node.port.reads
+        await nodes.stop(node)
+    assert went_on >= 4
 
 
 @pytest.mark.parametrize("damage", ["views", "log", "checkpoint"])
