@@ -74,7 +74,7 @@ _HINTS: Final[dict[str, tuple[type[StoreError], str]]] = {
     "builder error": (SharedLogMisconfigured, "an endpoint without TLS needs the option allow_http"),
     "NoSuchBucket": (SharedLogMisconfigured, "the bucket of the shared log does not exist"),
     "ContainerNotFound": (SharedLogMisconfigured, "the container of the shared log does not exist"),
-    "169.254.169.254": (SharedLogUnavailable, "no credentials are given, and this machine has none of its own now"),
+    "/latest/api/token": (SharedLogUnavailable, "no credentials are given, and this machine has none of its own now"),
 }
 
 

@@ -1,45 +1,26 @@
 """What only the log in a JetStream stream does: it knows a stream that is not what it should be."""
 
-import json
+import asyncio
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 
 from sluice.demo.engine_servers import NatsServers, ServerMissing
 from store.cluster import jetstream_log
 from store.cluster.engines import open_shared_log
-from store.cluster.shared_log import SharedLogDamaged, SharedLogMisconfigured, SharedLogUnavailable, SlotRemoved
-from tests.store.cluster.engines.engine import Engine
+from store.cluster.shared_log import (
+    SharedLog,
+    SharedLogDamaged,
+    SharedLogMisconfigured,
+    SharedLogUnavailable,
+    SlotRemoved,
+)
+from tests.gateway.authority import Authority
+from tests.store.cluster.engines.engine import Engine, Stream, settle
+from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
-
-
-class Stream:
-    """The stream of a log, as somebody else with the same rights can change it."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.name = engine.url.rpartition("/")[2]
-        self._engine = engine
-
-    async def __aenter__(self) -> "Stream":
-        self._client = await nats.connect([f"nats://127.0.0.1:{port}" for port in self._engine.servers.ports])
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
-
-    async def ask(self, what: str, **request: Any) -> dict[str, Any]:
-        subject = f"$JS.API.STREAM.{what}.{self.name}"
-        answer = json.loads((await self._client.request(subject, json.dumps(request).encode(), timeout=10)).data)
-        assert "error" not in answer, answer
-        return answer
-
-    async def make(self, **settings: Any) -> None:
-        """Make the stream, with other settings than a log has."""
-        config = {"name": self.name, "subjects": [f"{self.name}.slots"], "num_replicas": 3, **jetstream_log._SETTINGS}
-        await self.ask("CREATE", **{**config, **settings})
 
 
 @pytest.mark.parametrize(
@@ -193,3 +174,59 @@ async def test_credentials_are_checked_and_not_told(tmp_path: Path) -> None:
         log = await open_shared_log(servers.url("log"), {**options, "password": password})
         assert await log.create(1, b"1")
         await log.close()
+
+
+async def test_servers_and_nodes_prove_who_they_are(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    certificate, key = authority.issue("server", "nats", "IP:127.0.0.1")
+    own_certificate, own_key = authority.issue("node", "node-1")
+    servers = single(tmp_path)
+    config = tmp_path / "nats-1" / "nats.conf"
+    files = f'cert_file: "{certificate}", key_file: "{key}", ca_file: "{authority.file}"'
+    config.write_text(config.read_text() + f"tls {{ {files}, verify: true }}\n")
+    with servers:
+        url = servers.url("log").replace("nats://", "tls://")
+        trust = {"replicas": 1, "request_timeout_s": 2.0, "tls_ca_file": str(authority.file)}
+        own = {"tls_cert_file": str(own_certificate), "tls_key_file": str(own_key)}
+        stranger = Authority(tmp_path / "stranger")
+        for options in (trust, {**trust, **own, "tls_ca_file": str(stranger.file)}):
+            with pytest.raises(SharedLogUnavailable):
+                await open_shared_log(url, options)
+        log = await open_shared_log(url, {**trust, **own})
+        assert await log.create(1, b"1")
+        servers.servers[0].kill()
+        servers.servers[0].start()
+        assert await settle(log, 2, b"2") == b"2"
+        await log.close()
+
+
+async def test_a_server_that_serves_no_streams_is_left(tmp_path: Path) -> None:
+    """It answers, also the client's pings. So does a server that is cut off from the others of its cluster."""
+    good, useless = single(tmp_path / "good"), single(tmp_path / "useless")
+    config = tmp_path / "useless" / "nats-1" / "nats.conf"
+    config.write_text("\n".join(line for line in config.read_text().splitlines() if "jetstream" not in line))
+    address = f"nats://127.0.0.1:{useless.ports[0]},127.0.0.1:{good.ports[0]}/log"
+    async with patience():
+        with good:
+            log = await open_shared_log(address, {"replicas": 1, "request_timeout_s": 0.5})
+            assert await settle(log, 1, b"1") == b"1"
+            useless.servers[0].start()
+            try:
+                good.servers[0].kill()
+                assert "JetStream is not enabled" in await reason_of_refusal(log)
+                good.servers[0].start()
+                assert await settle(log, 2, b"2") == b"2"
+            finally:
+                useless.stop()
+            await log.close()
+
+
+async def reason_of_refusal(log: SharedLog) -> str:
+    """Ask for slot 1 until a server answers that it cannot serve that. Returns what it says."""
+    while True:
+        try:
+            await log.read(1)
+        except SharedLogUnavailable as error:
+            if "nobody serves" in str(error):
+                return str(error)
+        await asyncio.sleep(0.01)

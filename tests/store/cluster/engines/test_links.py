@@ -13,7 +13,7 @@ import pytest
 from sluice.demo.engine_servers import NatsServers
 from store.cluster.shared_log import SharedLog, SharedLogUnavailable
 from store.errors import StoreError
-from tests.store.cluster.engines.engine import Engine, decided, settle
+from tests.store.cluster.engines.engine import Engine, Stream, decided, settle
 from tests.tcp_proxy import TcpProxy
 from tests.waiting import patience, until
 
@@ -162,6 +162,33 @@ async def test_writing_goes_on_while_one_of_three_nats_servers_is_away(jetstream
             if not first.is_running:
                 first.start()
             await asyncio.to_thread(jetstream.servers.wait_until_ready)
+        await load.goes_on()
+
+
+async def test_what_is_decided_can_be_read_while_most_nats_servers_are_away(jetstream: Engine) -> None:
+    servers = jetstream.servers
+    assert isinstance(servers, NatsServers)
+    log = await jetstream.open(request_timeout_s=_TIMEOUT_S)
+    for slot in range(1, 4):
+        assert await settle(log, slot, b"%d" % slot) == b"%d" % slot
+    for server in servers.servers[1:]:
+        server.kill()
+    for _ in range(3):
+        with pytest.raises(SharedLogUnavailable):
+            await log.create(4, b"4")
+    assert await decided(log, 3) == b"3"
+    for server in servers.servers[1:]:
+        server.start()
+    assert await settle(log, 4, b"4") == b"4"
+    await log.close()
+    await asyncio.to_thread(servers.wait_until_ready)
+
+
+async def test_writing_goes_on_when_the_leader_of_the_stream_changes(jetstream: Engine) -> None:
+    async with Load(jetstream) as load, Stream(jetstream) as stream:
+        for _ in range(5):
+            await load.goes_on()
+            await stream.ask("LEADER.STEPDOWN")
         await load.goes_on()
 
 

@@ -2,6 +2,7 @@
 should be."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -194,12 +195,128 @@ async def test_a_server_that_does_not_answer_is_unavailable() -> None:
     server.close()
 
 
-async def test_a_bucket_that_does_not_exist_is_named(serve) -> None:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(status=404, text="<Error><Code>NoSuchBucket</Code></Error>")
+_SKEWED = "RequestTimeTooSkewed: The difference between the request time and the current time is too large."
 
-    with pytest.raises(SharedLogMisconfigured, match="bucket"):
-        await open_object_log("s3://bucket/log", await serve(answer))
+
+@pytest.mark.parametrize(
+    ("status", "code", "message", "kind", "told"),
+    [
+        (404, "NoSuchBucket", "", SharedLogMisconfigured, "the bucket of the shared log does not exist"),
+        (501, "NotImplemented", "", SharedLogMisconfigured, "no conditional writes"),
+        (503, "SlowDown", "Please reduce your request rate.", SharedLogUnavailable, "SlowDown: Please reduce"),
+        (403, *_SKEWED.split(": "), SharedLogUnavailable, _SKEWED),
+        (403, "InvalidAccessKeyId", "", SharedLogUnavailable, "InvalidAccessKeyId"),
+    ],
+)
+async def test_what_the_store_says_is_told(
+    serve, status: int, code: str, message: str, kind: type[Exception], told: str
+) -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        await request.read()
+        error = f"<Code>{code}</Code><Message>{message}</Message>"
+        return web.Response(status=status, text=f'<?xml version="1.0" encoding="UTF-8"?><Error>{error}</Error>')
+
+    with pytest.raises(kind, match=re.escape(told)):
+        await open_object_log("s3://bucket/log", await serve(refuse))
+
+
+async def test_an_endpoint_without_tls_has_to_be_allowed() -> None:
+    options = _options(1)
+    del options["allow_http"]
+    with pytest.raises(SharedLogMisconfigured, match="allow_http"):
+        await open_object_log("s3://bucket/log", options)
+
+
+async def test_credentials_in_the_address_are_refused() -> None:
+    with pytest.raises(SharedLogMisconfigured, match="credentials are options") as caught:
+        await open_object_log(f"s3://{_SIGNED}:{_SECRET}@bucket/log", _options(1))
+    assert _SECRET not in str(caught.value)
+
+
+class Bucket:
+    """An S3 server that has the first `count` slots of a log, and counts requests."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.busy = 0  # answers that are 503 from now on
+        self.is_gone = False
+        self.requests: list[web.Request] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.requests.append(request)
+        await request.read()
+        if self.busy:
+            self.busy -= 1
+            return web.Response(status=503, text="<Error><Code>SlowDown</Code></Error>")
+        if self.is_gone:
+            return web.Response(status=404, text="<Error><Code>NoSuchBucket</Code></Error>")
+        if "list-type" in request.query:
+            return web.Response(text="<ListBucketResult></ListBucketResult>")
+        is_there = "conditional" in request.path or slot_of(request.path) <= self.count
+        if request.method == "PUT":
+            return web.Response(status=412 if is_there else 200, headers={} if is_there else {"ETag": '"1"'})
+        headers = {"Last-Modified": "Wed, 21 Oct 2026 07:28:00 GMT", "ETag": '"1"'}
+        return web.Response(status=200 if is_there else 404, headers=headers, body=b"slot")
+
+
+async def test_the_end_of_many_slots_takes_few_requests(serve) -> None:
+    bucket = Bucket(100_000)
+    log = await open_object_log("s3://bucket/log", await serve(bucket.answer))
+    for most in (36, 3):
+        bucket.requests.clear()
+        assert await log.end() == 100_001
+        assert len(bucket.requests) <= most
+
+
+async def test_a_store_that_is_busy_is_asked_again(serve) -> None:
+    bucket = Bucket(0)
+    log = await open_object_log("s3://bucket/log", await serve(bucket.answer))
+    bucket.busy = 2
+    assert await log.create(1, b"1")
+    bucket.busy = 1000
+    with pytest.raises(SharedLogUnavailable, match="SlowDown"):
+        await log.create(2, b"2")
+    assert bucket.busy > 900
+
+
+async def test_a_bucket_that_is_gone_has_no_open_slots(serve) -> None:
+    bucket = Bucket(3)
+    log = await open_object_log("s3://bucket/log", await serve(bucket.answer))
+    assert await log.read(3) == b"slot"
+    assert await log.read(4) is None
+    bucket.is_gone = True
+    for call in (log.read(4), log.create(4, b"4")):
+        with pytest.raises(SharedLogUnavailable, match="NoSuchBucket"):
+            await call
+
+
+async def test_credentials_are_taken_from_the_environment(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket(0)
+    options = await serve(bucket.answer)
+    for name in ("access_key_id", "secret_access_key"):
+        monkeypatch.setenv(f"AWS_{name}".upper(), str(options.pop(name)))
+    await open_object_log("s3://bucket/log", options)
+    assert f"Credential={_SIGNED}/" in bucket.requests[0].headers["Authorization"]
+
+
+async def test_a_machine_without_credentials_says_so(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=403)
+
+    options = await serve(refuse)
+    for name in ("access_key_id", "secret_access_key"):
+        monkeypatch.delenv(f"AWS_{name}".upper(), raising=False)
+        del options[name]
+    with pytest.raises(SharedLogUnavailable, match="no credentials are given"):
+        await open_object_log("s3://bucket/log", {**options, "metadata_endpoint": str(options["endpoint"])})
+
+
+async def test_an_object_that_is_no_slot_is_not_read(folder: Folder) -> None:
+    log = folder.open()
+    with (folder.path / slot_key(21)).open("wb") as file:
+        file.truncate(log.max_slot_bytes + 1)
+    with pytest.raises(SharedLogDamaged, match="slot 21 has"):
+        await log.read(21)
 
 
 @pytest.mark.parametrize("status", [400, 403, 500])

@@ -104,6 +104,13 @@ async def test_the_newest_slot_stays(log: SharedLog) -> None:
     assert await log.create(4, b"4")
 
 
+async def test_a_new_log_may_be_opened_by_several_nodes_at_a_time(engine: Engine) -> None:
+    logs = await asyncio.gather(*(engine.open() for _ in range(3)))
+    assert sum([await log.create(1, b"%d" % i) for i, log in enumerate(logs)]) == 1
+    for log in logs:
+        await log.close()
+
+
 async def test_a_closed_log_says_so(engine: Engine) -> None:
     log = await engine.open()
     await log.close()
