@@ -52,10 +52,11 @@ class Attached:
     """A gateway with its link, its feed and its open calls."""
 
     def __init__(
-        self, store: Engine, feeds: Feeds, config: RemoteConfig, gateway: str, producer: bytes, routed: bool
+        self, store: Engine, feeds: Feeds, config: RemoteConfig, gateway: str, producer: bytes, routed: bool, node: str
     ) -> None:
         self.gateway = gateway
         self.producer = producer
+        self.node = node  # address of the store of its node; empty: not of a cluster
         self.link = Link(config.window_bytes)
         self.has_left = False
         self.stream: Stream | None = None  # None while it is not connected
@@ -140,6 +141,9 @@ class Attached:
     def send_stats(self, stats: bytes) -> None:
         self._feed.send_end()
         self._put(Item.STATS, stats)
+
+    def send_nodes(self, nodes: bytes) -> None:
+        self._put(Item.NODES, nodes)
 
     def check(self, held: Sequence[HeldMessage]) -> None:
         """Send half messages whose producers are to be checked with."""

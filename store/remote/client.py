@@ -67,6 +67,7 @@ _OPTIONS: Final = (
 _decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode
 _decode_stats: Final = msgspec.msgpack.Decoder(StoreStats).decode
 _decode_held: Final = msgspec.msgpack.Decoder(list[HeldMessage]).decode
+_decode_nodes: Final = msgspec.msgpack.Decoder(list[str]).decode
 _decode_fault: Final = msgspec.msgpack.Decoder(RemoteFault).decode
 
 
@@ -104,6 +105,7 @@ class RemoteStore(RemoteCalls):
         config: RemoteConfig,
         routed: bool,
         credentials: Credentials | None = None,
+        node: str = "",
     ) -> None:
         self.partitions = 0
         self.max_wait_ms = 0
@@ -111,6 +113,7 @@ class RemoteStore(RemoteCalls):
         self.gateway = gateway
         self.is_connected = False
         self._addresses = addresses
+        self._node = node
         self._served_at = ""  # the address of the store that served last
         self._event_receiver = receiver
         self._config = config
@@ -148,16 +151,18 @@ class RemoteStore(RemoteCalls):
         config: RemoteConfig | None = None,
         routed: bool = True,
         credentials: Credentials | None = None,
+        node: str = "",
     ) -> "RemoteStore":
         """Connect to the store as the gateway of this name.
 
         `address`: `host:port` or `unix:path`, or a list of them, where nodes with one log are; the one that leads
         serves. `routed`: receive only commits that match watched filters. `credentials` is called for the TLS
-        credentials of each connection over TCP. Raises `StoreClosed` when the store cannot be reached in the grace
-        time, or refuses to serve this gateway.
+        credentials of each connection over TCP. `node`: where other nodes of a cluster reach the store of this one;
+        their gateways hear of it. Raises `StoreClosed` when the store cannot be reached in the grace time, or refuses
+        to serve this gateway.
         """
         addresses = Addresses([address] if isinstance(address, str) else address)
-        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials)
+        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials, node)
         store._part()
         store._running = store._loop.create_task(store._run())
         try:
@@ -345,7 +350,8 @@ class RemoteStore(RemoteCalls):
 
     def _hello(self) -> Hello:
         known = self._event_receiver.position
-        return Hello(VERSION, self._producer, self.gateway, self._opening, known, self._link.received, self._routed)
+        received, routed = self._link.received, self._routed
+        return Hello(VERSION, self._producer, self.gateway, self._opening, known, received, routed, self._node)
 
     async def _welcomed(self, welcome: Welcome) -> None:
         """Continue the link, or start a new one with a restarted store. Raises `NotServed` and `_Referred`."""
@@ -386,6 +392,7 @@ class RemoteStore(RemoteCalls):
     def _note_address(self) -> None:
         """Log where the store is if it has moved."""
         address, before = self._addresses.current, self._served_at
+        self._addresses.served()
         self._served_at = address
         if before and before != address:
             log.info("the store is at %s now, it was at %s", address, before)
@@ -470,6 +477,8 @@ class RemoteStore(RemoteCalls):
             self._appends.refused(SEQUENCE.unpack_from(body)[0], cast("StoreError", error))
         elif kind == Item.KNOWN and self.wants is not None:
             self.wants.heard(body)
+        elif kind == Item.NODES:
+            self._addresses.learned(_decode_nodes(body))
         elif kind == Item.CHECK:
             self._check(_decode_held(body))
 

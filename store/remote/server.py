@@ -44,6 +44,7 @@ class StoreServer:
         self._opening = engine.meta.openings[-1].name
         self.gateways: dict[bytes, Attached] = {}  # by producer
         self._gone: list[Gone] = []
+        self._nodes: list[str] = []  # that gateways were told of
         self._listener: StoreListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._finding = asyncio.Lock()
@@ -171,12 +172,15 @@ class StoreServer:
         if hello.opening and self._engine.gateway_registry.has_ended(hello.gateway.encode()):
             # Other gateways may have sent its messages again since then.
             return None, self._welcome(Verdict.GIVEN_UP, "the gateway ended while it was disconnected")
-        gateway = Attached(self._engine, self._feeds, self._config, hello.gateway, hello.producer, hello.routed)
+        gateway = Attached(
+            self._engine, self._feeds, self._config, hello.gateway, hello.producer, hello.routed, hello.node
+        )
         sequence, missing, _ = produced
         if missing:
             gateway.cut(sequence, missing)
             sequence -= 1
         self.gateways[hello.producer] = gateway
+        self._send_nodes(gateway)
         gateway.send_stats(encode(self._engine.stats()))
         return gateway, self._welcome(Verdict.STARTS, sequence=sequence)
 
@@ -239,6 +243,7 @@ class StoreServer:
         gateway.close()
         if self.gateways.get(gateway.producer) is gateway:
             del self.gateways[gateway.producer]
+            self._send_nodes(None)
 
     async def _end(self, name: str, producer: bytes) -> None:
         try:
@@ -275,6 +280,15 @@ class StoreServer:
             for gateway in self.gateways.values():
                 if gateway.stream is not None:
                     gateway.send_stats(stats)
+
+    def _send_nodes(self, new: Attached | None) -> None:
+        """Tell all gateways which nodes there are, if that has changed, and a new gateway in any case."""
+        nodes = sorted({each.node for each in self.gateways.values() if each.node})
+        message = encode(nodes)
+        for gateway in self.gateways.values() if nodes != self._nodes else (new,):
+            if gateway is not None and nodes:
+                gateway.send_nodes(message)
+        self._nodes = nodes
 
     def _check(self, held: Sequence[HeldMessage]) -> None:
         for gateway in self.gateways.values():

@@ -45,6 +45,7 @@ class Item(IntEnum):
     STATS = 21  # `store.api.StoreStats` in MessagePack
     KNOWN = 23  # number u32 of a WATCH that is in effect from here on
     REFUSED = 22  # sequence u64, error in MessagePack
+    NODES = 24  # addresses of the stores of all nodes that have a gateway attached, in MessagePack
 
 
 class Greeting(msgspec.Struct, frozen=True, array_like=True):
@@ -66,6 +67,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     log_end: int  # the log's end, as far as the gateway knows it
     received: int  # last message that arrived
     routed: bool  # it gets only commits that match its filters; otherwise all commits
+    node: str = ""  # address of the store of its node, if that is part of a cluster
 
 
 class Verdict(IntEnum):
