@@ -14,7 +14,7 @@ from store.cluster.engines import open_shared_log
 from store.cluster.history import History
 from store.cluster.leadership import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from store.cluster.member import Member, MemberConfig, NotLeading, OnRole, Role
-from store.cluster.replica import Replica
+from store.cluster.replica import BeforeClose, Replica
 from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable, SlotRemoved
 from store.cluster.slot import Founded, LeaderClaim, parse_slot
 from store.config import StoreConfig
@@ -126,6 +126,10 @@ class ClusteredStore:
     def on_role(self, listener: OnRole) -> None:
         """Call `listener` with the role and the leader on each change."""
         self._listeners.append(listener)
+
+    def before_close(self, wait: BeforeClose) -> None:
+        """Await `wait` before `engine` is closed because this node leads no more."""
+        self._replica.before_close = wait
 
     async def hand_over(self, to: str) -> None:
         """Stop leading, so that the node `to` leads at once. If it does not, any node does after the leader timeout.

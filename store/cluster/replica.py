@@ -6,7 +6,7 @@ place. An engine is closed when its leadership ends, and the folder is opened ag
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,11 +47,14 @@ class DecidedSlots:
         return histories[0]
 
 
+BeforeClose = Callable[[], Awaitable[object]]
+
+
 class Replica:
     """`member.Replica` over a data folder. Create it with `open`, and call its methods only on that loop.
 
     `engine` is there while the node leads. `on_over` is called when a leadership has ended, before an append that was
-    not decided is answered.
+    not decided is answered. `before_close` is awaited before the engine of such a leadership is closed.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Replica:
         on_over: Callable[[], None],
     ) -> None:
         self.engine: Engine | None = None
+        self.before_close: BeforeClose | None = None
         self._folder = folder
         self._config = config
         self._disk = disk
@@ -155,9 +159,11 @@ class Replica:
 
     async def follow(self) -> None:
         """Raises `StoreFailed` if the engine's log has failed, and OSError."""
-        engine, self.engine, self._leadership = self.engine, None, None
-        if engine is None:
+        if self.engine is None:
             return
+        if self.before_close is not None:
+            await self.before_close()
+        engine, self.engine, self._leadership = self.engine, None, None
         self._opened = None
         await engine.close()
         if engine.failed.done():
