@@ -13,6 +13,7 @@ from sluice import kernel
 from sluice.commands import (
     acl,
     backup,
+    cluster,
     demo,
     find,
     history,
@@ -99,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
         history,
         backup,
         restore,
+        cluster,
         show,
         log,
         user,

@@ -8,8 +8,9 @@ import logging
 import os
 import re
 import socket
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -30,14 +31,27 @@ _STAGE: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class AdminFront:
-    """Serves administration commands."""
+    """Serves administration commands: of the store that it is given, and of the node's cluster."""
 
-    def __init__(self, engine: Engine, sessions: SessionDirectory, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, cluster: AdminQueries | None = None) -> None:
+        """cluster: queries about the cluster that the node is part of."""
+        self._engine: Engine | None = None
+        self._session_queries: AdminQueries = _NoStore()
+        self._administration: AdminQueries = _NoStore()
+        self._cluster = cluster
+        self._data_dir = data_dir
+        self._server: BoundedHttp | None = None
+
+    def serve(self, engine: Engine, sessions: SessionDirectory) -> None:
+        """Answer commands about this store from now on."""
         self._engine = engine
         self._session_queries = SessionQueries(engine, sessions)
         self._administration = Administration(engine, sessions.remove)
-        self._data_dir = data_dir
-        self._server: BoundedHttp | None = None
+
+    def serve_none(self) -> None:
+        """Refuse commands about a store from now on: another node leads."""
+        self._engine = None
+        self._session_queries = self._administration = _NoStore()
 
     async def start(self) -> None:
         """Listen. If the file system has no sockets, log that; the node runs without commands."""
@@ -51,6 +65,8 @@ class AdminFront:
         router.add_post("/stage", self._stage)
         router.add_post("/access/{question}", self._access)
         router.add_post("/sessions/{question}", self._sessions)
+        if self._cluster is not None:
+            router.add_post("/cluster/{question}", self._ask_cluster)
         await self._server.start(listening)
 
     async def stop(self) -> None:
@@ -67,6 +83,8 @@ class AdminFront:
         if not _STAGE.fullmatch(name):
             return _refusal(400, f"{name!r} is not the name of a stage")
         try:
+            if self._engine is None:
+                raise _not_leading()
             staged = await self._engine.stage(self._data_dir / STAGING / name)
         except (StoreError, OSError) as error:
             return _refusal(503, str(error))
@@ -77,6 +95,25 @@ class AdminFront:
 
     async def _sessions(self, request: web.Request) -> web.Response:
         return await _answer(self._session_queries, request)
+
+    async def _ask_cluster(self, request: web.Request) -> web.Response:
+        assert self._cluster is not None
+        return await _answer(self._cluster, request)
+
+
+class _NoStore(AdminQueries):
+    """Queries about a store on a node that does not lead."""
+
+    @property
+    def queries(self) -> Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
+        return {}
+
+    async def answer(self, _name: str, _body: object) -> dict[str, Any]:
+        raise _not_leading()
+
+
+def _not_leading() -> StoreError:
+    return StoreError("this node does not lead its cluster: `sluice cluster status` says which one does")
 
 
 async def _answer(queries: AdminQueries, request: web.Request) -> web.Response:

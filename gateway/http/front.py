@@ -12,6 +12,7 @@ from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.config.config import HttpConfig
+from gateway.http.cluster_state import ClusterState
 from gateway.http.metrics import Figures, NodeCollector
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission
@@ -26,8 +27,8 @@ _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
 _MAX_BODY: Final = 64 * 1024  # bytes of a request
 
 
-class HttpFront:
-    """Serves `/health` and `/metrics`."""
+class HttpPages:
+    """`/health` and `/metrics` of one store. Create it on the loop, and `stop` it."""
 
     def __init__(
         self,
@@ -35,43 +36,24 @@ class HttpFront:
         authority: Authority,
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]],
-        config: HttpConfig,
+        auth: Sequence[str],
         calls: Callable[[], int | None],
+        cluster: ClusterState | None = None,
     ) -> None:
-        """sources, admissions, calls: see `gateway.http.metrics`."""
-        self._config = config
-        self._certificates: Certificates | None = None
+        """sources, admissions, calls: see `gateway.http.metrics`. auth: of callers of `/metrics`."""
         self._authority = authority
-        self._callers: Callers | None = None
+        self._callers = Callers(authority, "http", auth)
         self._store = store
+        self._cluster = cluster
         self._registry = CollectorRegistry()
-        self._registry.register(NodeCollector(store, sources, admissions, authority.service_logins_failed, calls))
-        self._server = BoundedHttp(_MAX_BODY, _MAX_CONNECTIONS, backlog=128)
-        self._server.app.router.add_get("/health", self._health)
-        self._server.app.router.add_get("/metrics", self._metrics)
-
-    async def start(self, host: str, port: int) -> int:
-        """Listen. Returns the bound port. Raises OSError, and TlsError when the certificate cannot be used."""
-        config = self._config
-        if config.certificate:
-            self._certificates = single_certificate("http", "wss", config.certificate, config.key, config.client_ca)
-        self._callers = Callers(self._authority, "http", config.auth)
-        if self._certificates is None:
-            return await self._server.start((host, port))
-        return await self._server.start_tls(host, port, self._certificates)
-
-    async def reload(self) -> None:
-        """Read the certificate again."""
-        if self._certificates is not None:
-            await asyncio.to_thread(self._certificates.reload, forced=True)
+        failed = authority.service_logins_failed
+        self._registry.register(NodeCollector(store, sources, admissions, failed, calls, cluster))
 
     async def stop(self) -> None:
-        await self._server.stop()
-        if self._callers is not None:
-            await self._callers.stop()
+        await self._callers.stop()
 
-    async def _health(self, _request: web.Request) -> web.Response:
-        """Answer 200 while the log accepts appends, 503 when it has failed."""
+    def health(self) -> web.Response:
+        """Answer 200 while the log accepts appends, 503 when it has failed, or no node of the cluster leads it."""
         stats = self._store.stats()
         status = "failed" if stats.failed else "ok"
         body = {"status": status, "log_end": stats.log_end, "checkpoint": stats.checkpoint}
@@ -79,22 +61,23 @@ class HttpFront:
             body |= {"free_bytes": stats.free_bytes}
         if stats.damaged_places or stats.damage_met:
             body |= {"damaged_places": stats.damaged_places, "damage_met": stats.damage_met}
-        return web.json_response(body, status=503 if stats.failed else 200)
+        return _health(body, self._cluster)
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        assert self._callers is not None
-        refusal = await self._refusal(self._callers, request)
+    async def metrics(self, request: web.Request) -> web.Response:
+        refusal = await self._refusal(request)
         if refusal is not None:
             return refusal
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _refusal(self, callers: Callers, request: web.Request) -> web.Response | None:
+    async def _refusal(self, request: web.Request) -> web.Response | None:
         """Answer 401 without authentication, 403 if rules do not allow to subscribe to $SYS/#. None: it is allowed."""
         name = request.get_extra_info("peername", ("", 0))
         certificate = request.get_extra_info("peercert")
         shown = name_in(certificate, "cn") if certificate else None
         try:
-            caller = await callers.identify(request.headers.get("Authorization"), shown, address_text(name[0], name[1]))
+            caller = await self._callers.identify(
+                request.headers.get("Authorization"), shown, address_text(name[0], name[1])
+            )
         except ClientRefused as refused:
             status = 429 if refused.reason is ReasonCode.CONNECTION_RATE_EXCEEDED else 401
             headers = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'} if status == 401 else None
@@ -104,3 +87,56 @@ class HttpFront:
         if caller.may_read(SYS + b"/#"):
             return None
         return web.Response(status=403, text="the metrics need permission to subscribe to $SYS/#")
+
+
+class HttpFront:
+    """Listens for people and scrapers. It answers with `pages`; without pages, the node has no log yet."""
+
+    def __init__(self, config: HttpConfig, cluster: ClusterState | None = None) -> None:
+        self.pages: HttpPages | None = None
+        self._config = config
+        self._cluster = cluster
+        self._certificates: Certificates | None = None
+        self._server = BoundedHttp(_MAX_BODY, _MAX_CONNECTIONS, backlog=128)
+        self._server.app.router.add_get("/health", self._health)
+        self._server.app.router.add_get("/metrics", self._metrics)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen. Returns the bound port. Raises OSError, and TlsError when the certificate cannot be used."""
+        config = self._config
+        if config.certificate:
+            self._certificates = single_certificate("http", "wss", config.certificate, config.key, config.client_ca)
+        if self._certificates is None:
+            return await self._server.start((host, port))
+        return await self._server.start_tls(host, port, self._certificates)
+
+    async def reload(self) -> None:
+        """Read the certificate again."""
+        if self._certificates is not None:
+            await asyncio.to_thread(self._certificates.reload, forced=True)
+
+    async def show(self, pages: HttpPages | None) -> None:
+        """Answer with these pages from now on, and stop those of before."""
+        before, self.pages = self.pages, pages
+        if before is not None:
+            await before.stop()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        await self.show(None)
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return self.pages.health() if self.pages is not None else _health({"status": "starting"}, self._cluster)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if self.pages is None:
+            return web.Response(status=503, text="the node has no log yet")
+        return await self.pages.metrics(request)
+
+
+def _health(body: dict[str, object], cluster: ClusterState | None) -> web.Response:
+    if cluster is not None:
+        body |= cluster.facts()
+        if body["status"] == "ok":
+            body["status"] = cluster.trouble() or "ok"
+    return web.json_response(body, status=200 if body["status"] == "ok" else 503)

@@ -5,6 +5,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gateway.http.cluster_state import ClusterState
 from gateway.net.admission import Admission
 from store.api import LogStore
 
@@ -44,6 +45,14 @@ _LINK_COUNTERS: Final = (
     ("sluice_gateway_reconnects", "Streams to the store that broke", "store_reconnects"),
     ("sluice_gateway_gaps", "Times that the gateway missed commits", "store_gaps"),
 )
+_CLUSTER: Final = {
+    "leads": "1 while this node leads the cluster",
+    "epoch": "Number of the newest claim to lead that this node knows",
+    "slot": "Newest slot of the shared log that this node has",
+    "position": "Log position behind that slot",
+    "silence_seconds": "Time since this node got a slot; a follower that is behind, or has no leader, gets none",
+    "unreached_seconds": "Time since the service of the shared log does not answer; 0 while it does",
+}
 _DROPPED: Final = (
     ("qos0_congested", "dropped_qos0"),
     ("oversized", "dropped_oversized"),
@@ -67,7 +76,9 @@ class NodeCollector:
         admissions: Callable[[], Sequence[Admission]],
         service_logins_failed: Mapping[str, int],
         calls: Callable[[], int | None],
+        cluster: ClusterState | None = None,
     ) -> None:
+        self._cluster = cluster
         self._store = store
         self._sources = sources
         self._admissions = admissions
@@ -85,6 +96,9 @@ class NodeCollector:
         if calls is not None:
             yield GaugeMetricFamily("sluice_service_calls", "Calls of cloud services under way", value=calls)
         yield from self._store_metrics()
+        if self._cluster is not None:
+            for name, value in self._cluster.figures().items():
+                yield GaugeMetricFamily(f"sluice_cluster_{name}", _CLUSTER[name], value=value)
 
     def _device_metrics(self) -> Iterable[Metric]:
         sources = self._sources()

@@ -1,11 +1,12 @@
 """A gateway in its own process, with its store in another process."""
 
 import asyncio
+from typing import Final
 
 from gateway.auth.authority import Authority
 from gateway.broker.client_ownership import gateway_name
 from gateway.config.config import Config
-from gateway.http.front import HttpFront
+from gateway.http.front import HttpFront, HttpPages
 from gateway.net.bind import check_host
 from gateway.node.devices import Devices
 from gateway.node.ports import Ports
@@ -15,6 +16,8 @@ from gateway.observe.counters import Counters
 from notify.event_receiver import EventReceiver
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig
+
+_LEAST_SILENCE_S: Final = 2.0  # between heartbeats of a busy store, twice
 
 
 class GatewayNode:
@@ -34,24 +37,26 @@ class GatewayNode:
         """Connect to the store and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
         config = self.config
         name = gateway_name(config.split.place)
-        settings = RemoteConfig(grace_s=config.split.grace_s)
+        settings = RemoteConfig(grace_s=config.split.grace_s, silence_s=_silence_s(config))
         routed, credentials = config.split.notify == "routed", gateway_credentials(config.split)
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
         self._store = store = await RemoteStore.open(
-            config.split.store, name.decode(), EventReceiver(), settings, routed, credentials
+            config.split.store, name.decode(), EventReceiver(), settings, routed, credentials, config.cluster.address
         )
         store.on_lost(self.ended.set)
         self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)
         self._devices = devices = Devices(store, authority, config, self.counters, name, store.figures)
-        self._http = HttpFront(
+        self._http = HttpFront(config.http)
+        pages = HttpPages(
             store,
             authority,
             lambda: {"": devices.figures()},
             lambda: devices.front.admissions,
-            config.http,
+            config.http.auth,
             lambda: None,
         )
+        await self._http.show(pages)
         try:
             await devices.start(self.ended.set)
             http = await self._http.start(config.http_host, config.http.port) if config.http.port >= 0 else -1
@@ -75,3 +80,9 @@ class GatewayNode:
         await self._http.stop()
         self._authority.stop()
         await store.close()
+
+
+def _silence_s(config: Config) -> float:
+    """Seconds without a word of the store after which it is looked for elsewhere: another node of its cluster leads."""
+    usual = RemoteConfig().silence_s
+    return min(usual, max(_LEAST_SILENCE_S, config.cluster.leader_timeout_s)) if config.cluster.log else usual

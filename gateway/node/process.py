@@ -12,6 +12,7 @@ import uvloop
 
 from gateway.config.config import Config
 from gateway.net.tls import TlsError
+from gateway.node.clustered_node import ClusteredStoreNode
 from gateway.node.gateway_node import GatewayNode
 from gateway.node.node import Node
 from gateway.node.ports import Ports
@@ -86,6 +87,9 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     if config.split.role == "gateway":
         node = GatewayNode(config)
         ended = node.ended
+    elif config.split.role == "store" and config.cluster.log:
+        node = ClusteredStoreNode(config)
+        ended = node.ended
     elif config.split.role == "store":
         node = StoreNode(config)
     else:
@@ -109,7 +113,7 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     log.info("stopping")
     if lifeline >= 0:
         loop.remove_reader(lifeline)
-    if lifeline >= 0 and isinstance(node, StoreNode):
+    if lifeline >= 0 and isinstance(node, StoreNode | ClusteredStoreNode):
         # A supervisor stops the gateways first. Without it, or with a SIGTERM to all processes, they stop meanwhile.
         await node.outlive_gateways(_ORPHAN_SECONDS if orphaned.is_set() else _GATEWAYS_SECONDS)
     await node.stop()

@@ -8,7 +8,7 @@ from gateway.admin.sessions import SessionDirectory
 from gateway.admin.socket import AdminFront
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
-from gateway.http.front import HttpFront
+from gateway.http.front import HttpFront, HttpPages
 from gateway.http.metrics import Figures
 from gateway.net.admission import Admission
 from gateway.net.bind import check_host
@@ -20,7 +20,7 @@ from store.engine import Engine
 
 log = logging.getLogger(__name__)
 
-_STOP_GRACE: Final = 2.0  # seconds for gRPC calls to end
+STOP_GRACE: Final = 2.0  # seconds for gRPC calls to end
 
 
 class Services:
@@ -38,19 +38,27 @@ class Services:
     ) -> None:
         """settings: of the store. sources, admissions: see `gateway.http.metrics`."""
         self._config = config
-        mqtt = config.mqtt
-        limits = RpcLimits(
-            max_user_properties=mqtt.max_user_properties,
-            max_topic_length=mqtt.max_topic_length,
-            max_topic_levels=mqtt.max_topic_levels,
-        )
-        self.rpc = RpcServer(engine, authority, limits, settings, config.grpc)
-        self.http = HttpFront(engine, authority, sources, admissions, config.http, lambda: self.rpc.calls)
-        self.admin = AdminFront(engine, sessions, config.data_dir)
+        self.rpc = rpc_server(engine, authority, config, settings)
+        self.http = HttpFront(config.http)
+        self.admin = AdminFront(config.data_dir)
+        self.admin.serve(engine, sessions)
+        self._engine = engine
+        self._authority = authority
+        self._sources = sources
+        self._admissions = admissions
 
     async def start(self) -> tuple[int, int]:
         """Listen for services and people. Returns the ports for gRPC and HTTP. Raises TlsError and OSError."""
         config = self._config
+        pages = HttpPages(
+            self._engine,
+            self._authority,
+            self._sources,
+            self._admissions,
+            config.http.auth,
+            lambda: self.rpc.calls,
+        )
+        await self.http.show(pages)
         grpc = await self.rpc.start(config.host, config.grpc.port)
         http = await self.http.start(config.http_host, config.http.port)
         await warn_of_open_ports(config, grpc, http)
@@ -61,9 +69,20 @@ class Services:
         await self.http.reload()
 
     async def stop(self) -> None:
-        await self.rpc.stop(_STOP_GRACE)
+        await self.rpc.stop(STOP_GRACE)
         await self.http.stop()
         await self.admin.stop()
+
+
+def rpc_server(engine: Engine, authority: Authority, config: Config, settings: StoreConfig) -> RpcServer:
+    """The gRPC front of a store with these settings."""
+    mqtt = config.mqtt
+    limits = RpcLimits(
+        max_user_properties=mqtt.max_user_properties,
+        max_topic_length=mqtt.max_topic_length,
+        max_topic_levels=mqtt.max_topic_levels,
+    )
+    return RpcServer(engine, authority, limits, settings, config.grpc)
 
 
 async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:

@@ -5,21 +5,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from gateway.auth.authority import Authority
-from gateway.broker.maintenance import SplitMaintenance
-from gateway.broker.remote_sessions import RemoteSessions
 from gateway.config.config import Config
 from gateway.config.store import store_config
-from gateway.http.metrics import Figures
 from gateway.net.bind import check_host
 from gateway.node.ports import Ports
+from gateway.node.served_store import ServedStore
 from gateway.node.services import Services
 from gateway.node.store_tls import store_credentials
-from gateway.observe.counters import Counters
-from notify.hub import Hub
 from store.engine import Engine
+from store.gateways.registry import GatewayRegistry
 from store.remote.config import RemoteConfig
-from store.remote.server import StoreServer
+from store.remote.listener import StoreListener
 
 _CHECK_SECONDS: Final = 0.05
 
@@ -29,7 +25,6 @@ class StoreNode:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.counters = Counters()
         self._engine: Engine | None = None
 
     async def start(self) -> Ports:
@@ -39,18 +34,15 @@ class StoreNode:
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
         self._engine = engine = await Engine.open(config.data_dir, settings)
-        self._authority = authority = Authority(engine, config.mqtt.max_wrong_passwords)
-        self._maintenance = SplitMaintenance(engine, authority, self.counters)
-        self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
-        engine.gateway_registry.on_ended = self._end
-        self._server.on_gone(lambda name, _producer: engine.gateway_registry.expire(name.encode()))
-        sessions = RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills)
-        self._services = Services(engine, authority, config, settings, sessions, self._figures)
+        self._served = served = ServedStore(engine, config)
+        self._listener = StoreListener(RemoteConfig())
+        self._services = Services(engine, served.authority, config, settings, served.sessions, served.figures)
         try:
             await self._services.admin.start()
-            await self._maintenance.serve()
+            await served.begin()
             grpc, http = await self._services.start()
-            port = await self._server.start(config.split.listen, store_credentials(config.split))
+            served.serve(self._listener)
+            port = await self._listener.open(config.split.listen, store_credentials(config.split))
             place = config.split.listen
             if not place.startswith("unix:"):
                 place = f"{place.rpartition(':')[0]}:{port}"
@@ -65,11 +57,8 @@ class StoreNode:
 
     async def outlive_gateways(self, seconds: float) -> None:
         """Wait until all gateways have left."""
-        registry = self._engine.gateway_registry if self._engine is not None else None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while registry is not None and registry.figures:  # noqa: ASYNC110  once in the life of a process
-                    await asyncio.sleep(_CHECK_SECONDS)
+        if self._engine is not None:
+            await outlive_gateways(self._engine.gateway_registry, seconds)
 
     async def stop(self) -> None:
         """Stop serving. Accepted messages are committed. Gateways keep their connections for the grace time."""
@@ -77,19 +66,16 @@ class StoreNode:
             await self._stop(self._engine.close)
 
     async def _stop(self, close: Callable[[], Awaitable[None]]) -> None:
-        await self._maintenance.stop()
-        await self._server.stop()
+        await self._served.stop()
+        await self._listener.close()
         await self._services.stop()
-        self._authority.stop()
         await close()
         self._engine = None
 
-    def _end(self, gateway: bytes) -> None:
-        """Reject all further messages of a gateway that is declared dead."""
-        self._server.end(gateway.decode())
 
-    def _figures(self) -> dict[str, Figures]:
-        engine = self._engine
-        if engine is None:
-            return {}
-        return {name.partition(b"/")[0].decode(): each for name, each in engine.gateway_registry.figures.items()}
+async def outlive_gateways(registry: GatewayRegistry, seconds: float, prefix: bytes = b"") -> None:
+    """Wait until all gateways of a store whose names begin so have left."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while any(name.startswith(prefix) for name in registry.figures):  # noqa: ASYNC110  once in the life of a process
+                await asyncio.sleep(_CHECK_SECONDS)

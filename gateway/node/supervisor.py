@@ -4,7 +4,8 @@ The rules of the file:
 
 * This process serves nothing and has nothing that could fail: no loop, no threads, and only the sockets that reserve
   the ports. So a child is a fork, which imports what it needs.
-* The store is ready before gateways start, and gateways stop before the store does.
+* The store is ready before gateways start, and gateways stop before the store does. That of a clustered node is
+  ready when it listens; its gateways wait for a node that leads.
 * A child that ends is started again, after a longer pause each time that it did not live long. If a child fails before
   all of them were ready once, everything stops: the child has logged why.
 * Each child has one end of a pipe. When this process is killed, the pipe closes and they stop.
@@ -67,7 +68,7 @@ class _Child:
 
 
 class Supervisor:
-    """Starts and watches the processes of a configuration with `split.gateways`."""
+    """Starts and watches the processes of a configuration with `split.gateways`, or of a clustered node."""
 
     def __init__(self, config: Config, serve: Serve) -> None:
         """serve: runs a child with its configuration, the descriptor for its ready line, and its lifeline.
@@ -89,8 +90,9 @@ class Supervisor:
             listener.address = self._reserve(listener.address)
         place = self._store_address(config.data_dir)
         self._store = _Child("store", _store(config, place))
-        numbers = range(1, config.split.gateways + 1)
+        numbers = range(1, max(1, config.split.gateways) + 1)
         self._gateways = [_Child(f"g{number}", _gateway(config, place, number)) for number in numbers]
+        self._is_clustered = bool(config.cluster.log)
         self._wakeup = _signals()
         self._lifeline = os.pipe()
         self._is_ready = False  # all children have been ready once
@@ -109,7 +111,7 @@ class Supervisor:
                 print(self._ready_line(), flush=True)
             while not self._is_stopping:
                 self._wait()
-                self._restart_due()
+                self._restart_due([self._store, *self._gateways])
         except _CannotServe:
             return 1
         finally:
@@ -155,12 +157,19 @@ class Supervisor:
         """Wait until all children are ready. Raises _CannotServe."""
         while not self._is_stopping and not all(child.is_ready for child in children):
             self._wait()
-            if any(not child.pid for child in (self._store, *self._gateways) if child.due):
+            ended = [child for child in (self._store, *self._gateways) if not child.pid and child.due]
+            if not self._may_wait(ended):
                 raise _CannotServe
+            self._restart_due(ended)
 
-    def _restart_due(self) -> None:
-        """Start the children whose pause is over."""
-        for child in (self._store, *self._gateways):
+    def _may_wait(self, ended: list[_Child]) -> bool:
+        """Whether the children that ended before all were ready once are started again. Gateways of a clustered node
+        are: until a node leads they have no store."""
+        return not ended or (self._is_clustered and self._store.is_ready and self._store not in ended)
+
+    def _restart_due(self, children: list[_Child]) -> None:
+        """Start those of the children whose pause is over."""
+        for child in children:
             if not self._is_stopping and not child.pid and child.due <= monotonic():
                 self._start(child)
 
@@ -212,7 +221,7 @@ class Supervisor:
         if not self._is_stopping:
             code = os.waitstatus_to_exitcode(status)
             what = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            if self._is_ready:
+            if self._is_ready or self._may_wait([child]):
                 log.error("%s %s: it is started again in %.1f seconds", child.name, what, child.pause)
             else:
                 log.error("%s %s: the node cannot start", child.name, what)
@@ -292,6 +301,8 @@ def _gateway(config: Config, place: str, number: int) -> Config:
     own = deepcopy(config)
     own.split.role, own.split.store, own.split.gateways = "gateway", [place], 0
     own.split.place, own.split.share_ports = f"g{number}", True
+    if config.cluster.log:  # gateways of all nodes come to one store
+        own.split.place = f"{config.cluster.name}.{own.split.place}"
     own.http.port = -1
     return own
 

@@ -72,7 +72,7 @@ def run(arguments: Arguments) -> int:
     except ConfigError as error:
         print(f"sluice serve: {error}", file=sys.stderr)
         return 2
-    if config.split.gateways:
+    if config.split.gateways or config.cluster.log:
         return _supervise(config)
     return _serve(config)
 

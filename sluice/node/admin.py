@@ -28,13 +28,15 @@ def find(data: Path) -> "NodeLink | None":
     return node
 
 
-def ask_node(data: Path, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of the node, which must be running. Raises `CommandError`."""
+def ask_node(data: Path, path: str, body: dict[str, Any], is_long: bool = False) -> dict[str, Any]:
+    """Return the answer of the node, which must be running. is_long: it may take minutes. Raises `CommandError`."""
+    from sluice.node.admin_socket import LONG_TIMEOUT, TIMEOUT  # noqa: PLC0415
+
     node = find(data)
     if node is None:
         raise CommandError(f"no node runs on {data}: use `sluice show` to read the folder")
     try:
-        return node.ask(path, body)
+        return node.ask(path, body, LONG_TIMEOUT if is_long else TIMEOUT)
     finally:
         node.close()
 

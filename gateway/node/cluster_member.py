@@ -1,0 +1,127 @@
+"""What a node of a cluster says about itself: to `/health`, metrics, `sluice cluster`, and gateways that look for the
+leader."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from gateway.admin.queries import AdminQueries, WrongRequest
+from store.cluster.clustered_store import ClusteredStore
+from store.cluster.member import Role
+
+_LOOK_S: Final = 0.5  # between two looks whether a new slot came
+_HANDED_S: Final = 45.0  # for another node to lead, and for this one to have read so far; less than a command waits
+
+
+class ClusterMember(AdminQueries):
+    """One node of a cluster. Implements `gateway.http.cluster_state.ClusterState`."""
+
+    def __init__(self, store: ClusteredStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._slot = 0
+        self._slot_at = self._loop.time()
+        self.damage = ""  # why this node stopped
+
+    async def run(self) -> None:
+        """Note when slots come, until cancelled."""
+        while True:
+            if self._store.history.slot != self._slot:
+                self._slot, self._slot_at = self._store.history.slot, self._loop.time()
+            await asyncio.sleep(_LOOK_S)
+
+    def leader(self) -> tuple[str, str]:
+        """The address of the store that leads, "" if it is not known, and why this node does not serve."""
+        claim = self._store.leader
+        if claim is None:
+            return "", self.trouble() or "it begins to lead"
+        if claim.node == self._name:
+            return "", "it begins to lead"
+        return claim.address, f"node {claim.node} leads"
+
+    @property
+    def queries(self) -> Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
+        return {"status": self._status, "lead": self._lead}
+
+    # --- gateway.http.cluster_state.ClusterState
+
+    def facts(self) -> dict[str, object]:
+        history, leader = self._store.history, self._store.leader
+        facts: dict[str, object] = {
+            "node": self._name,
+            "role": self._store.role.value,
+            "leader": leader.node if leader is not None else None,
+            "epoch": history.epoch,
+            "slot": history.slot,
+            "position": history.end,
+        }
+        unreached = self._store.unavailable
+        if unreached is not None:
+            since, why = unreached
+            facts |= {"unreached_s": round(self._loop.time() - since, 1), "unreached": str(why)}
+        return facts
+
+    def trouble(self) -> str:
+        if self.damage:
+            return self.damage
+        if self._store.unavailable is not None:
+            return "the shared log does not answer"
+        if self._store.leader is None:
+            return "no node leads"
+        return ""
+
+    def figures(self) -> dict[str, float]:
+        history, unreached, now = self._store.history, self._store.unavailable, self._loop.time()
+        return {
+            "leads": int(self._store.role is Role.LEADER),
+            "epoch": history.epoch,
+            "slot": history.slot,
+            "position": history.end,
+            "silence_seconds": now - self._slot_at if history.slot == self._slot else 0,
+            "unreached_seconds": now - unreached[0] if unreached is not None else 0,
+        }
+
+    # --- sluice cluster
+
+    async def _status(self, body: dict[str, Any]) -> dict[str, Any]:
+        """`{"digest", "position"}` → the facts; with `digest` the digest of the views at `position`, or at the end."""
+        claim = self._store.leader
+        status: dict[str, Any] = {
+            **self.facts(),
+            "address": claim.address if claim is not None else None,
+            "silence_s": round(self.figures()["silence_seconds"], 1),
+            "trouble": self.trouble(),
+        }
+        engine = self._store.engine
+        if engine is not None:
+            names = [name.partition(b"/")[0].decode() for name in engine.gateway_registry.figures]
+            status["gateways"] = sorted(names)
+        if body.get("digest"):
+            position = body.get("position")
+            at, digest = await self._store.digest(None if position is None else int(position))
+            status |= {"digest": digest.hex(), "digest_at": at}
+        return status
+
+    async def _lead(self, body: dict[str, Any]) -> dict[str, Any]:
+        """`{"node"}` → `{"leader"}` when that node leads."""
+        node = str(body["node"])
+        leader = self._store.leader
+        if leader is None or self._store.role is not Role.LEADER:
+            who = "no node leads" if leader is None else f"node {leader.node} leads: give this command there"
+            raise WrongRequest(f"this node does not lead; {who}")
+        if node == self._name:
+            return {"leader": node}
+        await self._store.hand_over(node)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HANDED_S):
+                while (leader := self._store.leader) is None or self._store.role is Role.LEADER:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        if leader is None or leader.node != node:
+            raise WrongRequest(
+                f"node {node} did not take over, is it there? {leader.node} leads"
+                if leader is not None
+                else f"node {node} did not take over, and no node leads yet"
+            )
+        return {"leader": node}

@@ -1,0 +1,202 @@
+"""The store of a clustered node, in its own process: it follows the shared log, and serves gateways while it leads.
+
+The rules of the file:
+
+* The listeners for gateways, HTTP and commands stay open whatever the role. What is behind them changes.
+* A leadership that ends is a store that ends: the streams of all gateways break before any append is answered that
+  the shared log did not decide. So a gateway sends it again to the next leader, which knows what it has.
+* The fronts let go of a store before its files are closed.
+"""
+
+import asyncio
+import logging
+from typing import cast
+
+from gateway.admin.socket import AdminFront
+from gateway.auth.authority import Authority
+from gateway.config.config import Config
+from gateway.config.store import store_config
+from gateway.http.front import HttpFront, HttpPages
+from gateway.net.bind import check_host
+from gateway.node.cluster_member import ClusterMember
+from gateway.node.ports import Ports
+from gateway.node.rpc_server import RpcServer
+from gateway.node.served_store import ServedStore
+from gateway.node.services import rpc_server, warn_of_open_ports
+from gateway.node.store_node import outlive_gateways
+from gateway.node.store_tls import store_credentials
+from store.api import Store
+from store.cluster.clustered_store import ClusterConfig, ClusteredStore
+from store.cluster.member import Role
+from store.cluster.slot import LeaderClaim
+from store.engine import Engine
+from store.errors import StoreError, StoreFailed
+from store.local_store import LocalStore
+from store.remote.config import RemoteConfig
+from store.remote.listener import StoreListener
+
+log = logging.getLogger(__name__)
+
+
+class ClusteredStoreNode:
+    """The store of a clustered node. Start it once, and stop it once. `ended`: it has to be started again."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.ended = asyncio.Event()
+        self._store: ClusteredStore | None = None
+        self._served: ServedStore | None = None  # while this node leads
+        self._rpc: RpcServer | None = None
+        self._followed: LocalStore | None = None  # what HTTP shows while it does not
+        self._authority: Authority | None = None  # of that
+        self._changed = asyncio.Event()  # the role
+        self._let_go = asyncio.Event()  # no front uses an engine
+        self._let_go.set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> Ports:
+        """Open the folder and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
+        config, cluster = self.config, self.config.cluster
+        await check_host(config.host)
+        await check_host(config.http_host, "http.host")
+        self._settings = store_config(config)
+        about = ClusterConfig(
+            cluster.name, cluster.log, cluster.address, cluster.options, cluster.leader_timeout_s, cluster.poll_ms
+        )
+        self._store = store = await ClusteredStore.open(config.data_dir, self._settings, about)
+        store.on_role(self._on_role)
+        store.before_close(self._let_go.wait)
+        self._member = member = ClusterMember(store, cluster.name)
+        self._listener = StoreListener(RemoteConfig(), member.leader)
+        self._http = HttpFront(config.http, member)
+        self._admin = AdminFront(config.data_dir, member)
+        try:
+            await self._admin.start()
+            http = await self._http.start(config.http_host, config.http.port)
+            await warn_of_open_ports(config, config.grpc.port, http)
+            await self._listener.open(config.split.listen)
+            await self._listener.open(cluster.listen, store_credentials(config.split))
+        except BaseException:
+            await self._close()
+            raise
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(each) for each in (self._run(store), self._change(), member.run())]
+        return Ports(-1, -1, -1, http, {"store": config.split.listen, "cluster": cluster.listen})
+
+    async def reload(self) -> None:
+        """Read the certificate of HTTP again. Each handshake of gRPC and of gateways looks for new ones."""
+        await self._http.reload()
+
+    async def outlive_gateways(self, seconds: float) -> None:
+        """Wait until all gateways have left, if this node leads. Those of other nodes stay."""
+        served = self._served
+        if served is not None:
+            own = self.config.cluster.name.encode() + b"."
+            await outlive_gateways(served.engine.gateway_registry, seconds, own)
+
+    async def stop(self) -> None:
+        """Stop serving and leave the cluster. Gateways of other nodes go to the next leader."""
+        store = self._store
+        if store is None:
+            return
+        self._on_role(Role.FOLLOWER, None)
+        for task in self._tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*self._tasks[1:], return_exceptions=True)
+        await self._end_service()
+        self._tasks[0].cancel()
+        await asyncio.gather(*self._tasks[:1], return_exceptions=True)
+        await self._close()
+
+    async def _close(self) -> None:
+        store, self._store = self._store, None
+        await self._listener.close()
+        await self._http.stop()
+        if self._authority is not None:
+            self._authority.stop()
+        await self._admin.stop()
+        assert store is not None
+        await store.close()
+
+    async def _run(self, store: ClusteredStore) -> None:
+        """Take part in the cluster. What ends that is for a person, or for the next start."""
+        try:
+            await store.run()
+        except (StoreError, OSError) as error:
+            log.critical("this node takes part in the cluster no more: %s", error)
+            self._member.damage = str(error)
+            self._on_role(Role.FOLLOWER, None)
+            if isinstance(error, StoreFailed | OSError):  # of the disk; a start changes nothing about the others
+                self.ended.set()
+
+    # --- roles
+
+    def _on_role(self, role: Role, _leader: LeaderClaim | None) -> None:
+        if role is not Role.LEADER and self._served is not None:
+            self._listener.serve(None)
+            self._served.abort()
+        self._changed.set()
+
+    async def _change(self) -> None:
+        """Bring the fronts to the role of the node, until cancelled."""
+        assert self._store is not None
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            engine = None if self._member.damage else self._store.engine
+            if self._served is not None and self._served.engine is not engine:
+                await self._end_service()
+            if engine is not None and self._served is None:
+                await self._serve(engine)
+            elif engine is None and self._store.leader is not None:
+                await self._show(self._store.local)
+
+    async def _serve(self, engine: Engine) -> None:
+        """Serve gateways and services: this node leads."""
+        self._let_go.clear()
+        config = self.config
+        self._served = served = ServedStore(engine, config)
+        self._rpc = rpc = rpc_server(engine, served.authority, config, self._settings)
+        try:
+            await self._show(None)
+            pages = HttpPages(
+                engine, served.authority, served.figures, list, config.http.auth, lambda: rpc.calls, self._member
+            )
+            await self._http.show(pages)
+            self._admin.serve(engine, served.sessions)
+            await served.begin()
+            if self._store is not None and self._store.engine is engine:
+                served.serve(self._listener)
+                port = await rpc.start(config.host, config.grpc.port)
+                log.info("this node leads in epoch %d; gRPC has port %d", self._store.history.epoch, port)
+        except StoreError as error:  # it leads no more: a change of role is on its way
+            log.warning("the service of this leader ended before it began: %s", error)
+        except OSError as error:
+            log.error("cloud services cannot reach this leader: %s", error)
+
+    async def _end_service(self) -> None:
+        """End all that uses the engine."""
+        self._listener.serve(None)
+        self._admin.serve_none()
+        await self._http.show(None)
+        if self._rpc is not None:
+            await self._rpc.stop(0.0)
+        if self._served is not None:
+            await self._served.stop()
+        self._served = self._rpc = None
+        self._let_go.set()
+
+    async def _show(self, local: LocalStore | None) -> None:
+        """Show the copy of a follower over HTTP, or nothing."""
+        if local is self._followed and local is not None:
+            return
+        await self._http.show(None)
+        if self._authority is not None:
+            self._authority.stop()
+            self._authority = None
+        self._followed = local
+        if local is not None:
+            store = cast("Store", local)  # it answers all that reads
+            self._authority = Authority(store, self.config.mqtt.max_wrong_passwords)
+            auth = self.config.http.auth
+            await self._http.show(HttpPages(store, self._authority, dict, list, auth, lambda: None, self._member))

@@ -1,0 +1,54 @@
+"""An open store and what serves it to gateways in other processes."""
+
+from gateway.auth.authority import Authority
+from gateway.broker.maintenance import SplitMaintenance
+from gateway.broker.remote_sessions import RemoteSessions
+from gateway.config.config import Config
+from gateway.http.metrics import Figures
+from gateway.observe.counters import Counters
+from notify.hub import Hub
+from store.engine import Engine
+from store.remote.config import RemoteConfig
+from store.remote.listener import StoreListener
+from store.remote.server import StoreServer
+
+
+class ServedStore:
+    """A store with its server, users and maintenance. Create it on the loop, `begin` and `serve` it, and `stop` it."""
+
+    def __init__(self, engine: Engine, config: Config) -> None:
+        self.engine = engine
+        self.authority = Authority(engine, config.mqtt.max_wrong_passwords)
+        self._maintenance = SplitMaintenance(engine, self.authority, Counters())
+        self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
+        engine.gateway_registry.on_ended = self._end
+        self._server.on_gone(lambda name, _producer: engine.gateway_registry.expire(name.encode()))
+        self.sessions = RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills)
+
+    async def begin(self) -> None:
+        """Accept gateways, and clean up after earlier ones. Raises StoreError."""
+        await self._maintenance.serve()
+
+    def serve(self, listener: StoreListener) -> None:
+        """Serve the gateways that come to the listener."""
+        self._server.begin()
+        listener.serve(self._server)
+
+    def abort(self) -> None:
+        """End the streams of all gateways in this turn of the loop. What is not sent yet is never sent."""
+        self._server.abort()
+
+    async def stop(self) -> None:
+        """Stop serving. Gateways keep their connections for the grace time."""
+        await self._maintenance.stop()
+        await self._server.stop()
+        self.authority.stop()
+
+    def figures(self) -> dict[str, Figures]:
+        """The figures of all gateways."""
+        figures = self.engine.gateway_registry.figures
+        return {name.partition(b"/")[0].decode(): each for name, each in figures.items()}
+
+    def _end(self, gateway: bytes) -> None:
+        """Reject all further messages of a gateway that is declared dead."""
+        self._server.end(gateway.decode())

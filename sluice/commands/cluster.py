@@ -1,0 +1,56 @@
+"""`sluice cluster`: the state of a clustered node, and the change of its leader."""
+
+from typing import Any
+
+from sluice.console.command import Arguments, Subparsers, add_actions, declare, print_result
+from sluice.node import admin
+
+EXAMPLE = "sluice cluster status --data-dir /var/lib/sluice"
+
+
+def add(subparsers: Subparsers) -> None:
+    about = "show the state of a clustered node, and let another node lead"
+    actions = add_actions(declare(subparsers, "cluster", about, EXAMPLE))
+    status = declare(actions, "status", "show who leads, and how far this node has the log", EXAMPLE, _status)
+    text = "add a digest of the views, which is equal on all nodes at equal positions (slow)"
+    status.add_argument("--digest", action="store_true", help=text)
+    text = "the log position of the digest (default: the end that this node knows)"
+    status.add_argument("--position", type=int, metavar="POSITION", help=text)
+    admin.add_arguments(status)
+    example = "sluice cluster lead n2 --data-dir /var/lib/sluice"
+    lead = declare(actions, "lead", "let another node lead; give this command at the one that leads", example, _lead)
+    lead.add_argument("node", metavar="NODE", help="the name of the node that is to lead")
+    admin.add_arguments(lead)
+
+
+def _status(arguments: Arguments) -> int:
+    body = {"digest": arguments.digest or arguments.position is not None, "position": arguments.position}
+    facts = admin.ask_node(arguments.data_dir, "/cluster/status", body, body["digest"])
+    print_result(arguments, facts, "\n".join(_lines(facts)))
+    return 1 if facts["trouble"] else 0
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    if facts["leader"] == facts["node"]:
+        who = "leads"
+    elif facts["leader"] is not None:
+        who = f"follows {facts['leader']} at {facts['address']}"
+    else:
+        who = "follows, and no node leads"
+    where = f"epoch {facts['epoch']}, slot {facts['slot']} {facts['silence_s']} s ago, position {facts['position']}"
+    lines = [f"node {facts['node']} {who}: {where}"]
+    if "gateways" in facts:
+        lines.append(f"  gateways: {', '.join(facts['gateways']) or 'none'}")
+    if "digest" in facts:
+        lines.append(f"  digest of the views at position {facts['digest_at']}: {facts['digest']}")
+    if "unreached" in facts:
+        lines.append(f"  the shared log does not answer since {facts['unreached_s']} s: {facts['unreached']}")
+    elif facts["trouble"]:
+        lines.append(f"  {facts['trouble']}")
+    return lines
+
+
+def _lead(arguments: Arguments) -> int:
+    facts = admin.ask_node(arguments.data_dir, "/cluster/lead", {"node": arguments.node})
+    print_result(arguments, facts, f"node {facts['leader']} leads")
+    return 0

@@ -1,0 +1,224 @@
+"""Three nodes with one log, real clients at each, and the leader killed, paused and asked to hand over: nothing that
+was acknowledged is lost, QoS 2 comes once, order is kept, and connections at other nodes stay."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.mqtt import wire
+from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, RawClient, ack
+from tests.system.clusters import Cluster, ClusterNode
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_IN_FLIGHT = 20
+EXPIRY = b"\x11" + wire.u32(3600)
+
+
+class Flow:
+    """A publisher at one node and a subscriber at another one. Neither may lose its connection."""
+
+    def __init__(self, name: bytes, qos: int) -> None:
+        self.topic = b"flows/" + name
+        self.qos = qos
+        self.sent = 0
+        self.acknowledged: list[int] = []
+        self.received: list[int] = []
+        self.stops = False
+        self._acked = asyncio.Event()
+
+    async def open(self, publisher: ClusterNode, subscriber: ClusterNode) -> None:
+        self._in = await RawClient.connect(subscriber.mqtt_port, b"to " + self.topic, 5, False, EXPIRY)
+        await self._in.subscribe((self.topic, self.qos))
+        self._out = await RawClient.connect(publisher.mqtt_port, b"from " + self.topic, 5, False, EXPIRY)
+        self._tasks = [asyncio.create_task(each) for each in (self._publish(), self._take_acks(), self._receive())]
+
+    async def finish(self) -> None:
+        """Stop publishing, wait until all is acknowledged and received, and check it."""
+        self.stops = True
+        self._acked.set()
+        await self._tasks[0]
+        await until(lambda: self._has_ended() or len(self.acknowledged) == self.sent)
+        await until(lambda: self._has_ended() or len(self.received) >= self.sent)
+        for task in self._tasks:
+            if task.done():
+                task.result()  # raises what ended it
+        assert self.acknowledged == list(range(self.sent))
+        assert self.received == list(range(self.sent))
+        await self.drop()
+
+    async def drop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for each in (self._in, self._out):
+            await each.drop()
+
+    def _has_ended(self) -> bool:
+        return any(task.done() for task in self._tasks[1:])
+
+    async def _publish(self) -> None:
+        while not self.stops:
+            while self.sent - len(self.acknowledged) >= _IN_FLIGHT and not self.stops:
+                self._acked.clear()
+                await self._acked.wait()
+            if not self.stops:
+                packet_id = self.sent % 60_000 + 1
+                self._out.send(wire.publish(5, self.topic, b"%d" % self.sent, self.qos, packet_id))
+                self.sent += 1
+                await asyncio.sleep(0.002)
+
+    async def _take_acks(self) -> None:
+        while True:
+            packet = await self._packet(self._out)
+            if packet.kind == PUBREC:
+                assert packet.reason == 0
+                self._out.send(ack(PUBREL, packet.packet_id))
+            else:
+                assert packet.kind in {PUBACK, PUBCOMP}, packet
+                assert packet.reason == 0
+                self.acknowledged.append(self._number(packet.packet_id))
+                self._acked.set()
+
+    def _number(self, packet_id: int) -> int:
+        return len(self.acknowledged) // 60_000 * 60_000 + packet_id - 1
+
+    async def _receive(self) -> None:
+        while True:
+            packet = await self._packet(self._in)
+            if packet.kind == PUBREL:
+                self._in.send(ack(PUBCOMP, packet.packet_id))
+                continue
+            assert packet.kind == PUBLISH, packet
+            message = self._in.parse(packet)
+            self.received.append(int(message.payload))
+            self._in.send(ack(PUBACK if message.qos == 1 else PUBREC, message.packet_id))
+
+    @staticmethod
+    async def _packet(client: RawClient):
+        while True:
+            with suppress(TimeoutError):  # it may be quiet for as long as nobody leads
+                return await client.packet()
+
+
+@asynccontextmanager
+async def flowing(*pairs: tuple[ClusterNode, ClusterNode]) -> AsyncIterator[list[Flow]]:
+    """Flows of both QoS between these nodes. At the end of the block everything has come."""
+    flows: list[Flow] = []
+    try:
+        for number, (publisher, subscriber) in enumerate(pairs):
+            for qos in (1, 2):
+                flow = Flow(b"%d/%d" % (number, qos), qos)
+                await flow.open(publisher, subscriber)
+                flows.append(flow)
+        await progress(flows)
+        yield flows
+        await progress(flows)
+        await asyncio.gather(*(flow.finish() for flow in flows))
+    finally:
+        for flow in flows:
+            await flow.drop()
+
+
+async def progress(flows: list[Flow], count: int = 50) -> None:
+    """Wait until so many more messages of each flow have come."""
+    goals = [len(flow.received) + count for flow in flows]
+    ended = lambda: any(flow._has_ended() for flow in flows)  # noqa: E731
+    await until(lambda: ended() or all(len(f.received) >= goal for f, goal in zip(flows, goals, strict=True)))
+    for flow in flows:
+        for task in flow._tasks:
+            if task.done():
+                task.result()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    found = Cluster(tmp_path)
+    try:
+        await asyncio.to_thread(found.start)
+        yield found
+    finally:
+        await asyncio.to_thread(found.stop)
+
+
+async def leader(cluster: Cluster, but: ClusterNode | None = None) -> ClusterNode:
+    return await asyncio.to_thread(cluster.leader, but=but)
+
+
+def ring(cluster: Cluster) -> list[tuple[ClusterNode, ClusterNode]]:
+    return list(zip(cluster.nodes, [*cluster.nodes[1:], cluster.nodes[0]], strict=True))
+
+
+async def test_the_store_of_the_leader_is_killed(cluster: Cluster) -> None:
+    first = await leader(cluster)
+    async with flowing(*ring(cluster)) as flows:
+        first.signal_store(signal.SIGKILL)
+        await leader(cluster, but=first)
+        await progress(flows)
+        second = await leader(cluster)
+        second.signal_store(signal.SIGKILL)
+        await progress(flows)
+    await equal_views(cluster)
+
+
+async def test_the_node_that_leads_is_killed_and_comes_back(cluster: Cluster) -> None:
+    first = await leader(cluster)
+    others = [node for node in cluster.nodes if node is not first]
+    moved = await RawClient.connect(first.mqtt_port, b"moves", 5, False, EXPIRY)
+    await moved.subscribe((b"to/moves", 1))
+    async with flowing((others[0], others[1]), (others[1], others[0])) as flows:
+        first.kill_all()
+        second = await leader(cluster, but=first)
+        assert second is not first
+        await progress(flows)
+        again = await RawClient.connect(others[0].mqtt_port, b"moves", 5, False, EXPIRY)
+        assert again.session_present
+        publisher = await RawClient.connect(others[1].mqtt_port, b"p", 5)
+        await publisher.publish(b"to/moves", b"1", 1)
+        assert [message.payload for message in await again.take(1)] == [b"1"]
+        await asyncio.to_thread(first.start)
+        await leader(cluster)
+        await progress(flows)
+        for each in (again, publisher):
+            await each.disconnect()
+    await equal_views(cluster)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_leader_that_stood_still_leads_no_more(cluster: Cluster, whole: bool) -> None:
+    first = await leader(cluster)
+    others = [node for node in cluster.nodes if node is not first]
+    pairs = [(others[0], others[1]), (others[1], others[0])] if whole else ring(cluster)
+    async with flowing(*pairs) as flows:
+        stop = first.signal_all if whole else first.signal_store
+        stop(signal.SIGSTOP)
+        second = await leader(cluster, but=first)
+        await progress(flows) if whole else await asyncio.sleep(1)
+        stop(signal.SIGCONT)
+        await until(lambda: first.health()["leader"] == second.name)
+        await progress(flows)
+    await equal_views(cluster)
+
+
+async def test_a_leader_hands_over_on_command(cluster: Cluster) -> None:
+    first = await leader(cluster)
+    second = next(node for node in cluster.nodes if node is not first)
+    async with flowing(*ring(cluster)) as flows:
+        said = await asyncio.to_thread(first.command_output, "cluster", "lead", second.name)
+        assert said == f"node {second.name} leads\n"
+        assert await leader(cluster) is second
+        await progress(flows)
+    await equal_views(cluster)
+
+
+async def equal_views(cluster: Cluster) -> None:
+    """The views of all nodes are equal at one position."""
+    await leader(cluster)
+    position = min(node.health()["position"] for node in cluster.nodes)
+    digests = {(await asyncio.to_thread(node.status, "--position", str(position)))["digest"] for node in cluster.nodes}
+    assert len(digests) == 1
