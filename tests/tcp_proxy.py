@@ -1,6 +1,7 @@
 """A TCP proxy on the loopback interface with which a test cuts, delays or silences the link to a server."""
 
 import asyncio
+import socket
 from typing import Self
 
 from tests.waiting import until
@@ -30,8 +31,12 @@ class TcpProxy:
         self._links: set[_Link] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        listener = socket.socket()
+        # Little room, so that what is written while nothing passes stays with its writer.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK)
+        listener.bind(("127.0.0.1", 0))
+        self._server = await asyncio.start_server(self._serve, sock=listener)
+        self.port = listener.getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from store.cluster.shared_log import (
     SlotRemoved,
 )
 from tests.gateway.authority import Authority
-from tests.store.cluster.engines.engine import Engine, Stream, settle
+from tests.store.cluster.engines.engine import Engine, Stream, decided, settle
 from tests.waiting import patience
 
 pytestmark = pytest.mark.slow
@@ -71,6 +71,30 @@ async def test_a_lost_tail_is_noticed(jetstream: Engine, monkeypatch: pytest.Mon
         await log.create(6, b"6")
     for each in (log, again):
         await each.close()
+
+
+def cut_off_tail(folder: Path) -> None:
+    """Take a part of the last message from the file of the stream."""
+    (block,) = folder.glob("nats-1/jetstream/*/streams/log/msgs/*.blk")
+    block.write_bytes(block.read_bytes()[:-10])
+    (block.parent / "index.db").unlink(missing_ok=True)
+
+
+async def test_a_tail_that_the_disk_lost_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jetstream_log, "_DOUBT_S", 0.3)
+    with single(tmp_path) as servers:
+        log = await open_shared_log(servers.url("log"), {"replicas": 1})
+        for slot in range(1, 6):
+            assert await settle(log, slot, b"%d" % slot) == b"%d" % slot
+        servers.servers[0].kill()
+        cut_off_tail(tmp_path)
+        servers.servers[0].start()
+        assert await decided(log, 4) == b"4"
+        assert await log.read(5) is None
+        assert await log.end() == 5
+        with pytest.raises(SharedLogDamaged, match=r"ends with message 4.*up to slot 5"):
+            await log.create(6, b"6")
+        await log.close()
 
 
 async def test_a_message_that_is_gone_is_noticed(jetstream: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
