@@ -164,8 +164,12 @@ class ClusteredStore:
             if first is not None:
                 content = parse_slot(1, first).content
                 if isinstance(content, Founded) and content.log_id != founded.log_id:
-                    text = "%s has a copy of another log, %s: it is replaced by the log %s"
-                    logger.warning(text, self.path, founded.log_id, content.log_id)
+                    logger.warning(
+                        "%s has a copy of another log, %s: it is replaced by the log %s",
+                        self.path,
+                        founded.log_id,
+                        content.log_id,
+                    )
                     await self._replica.clear()
                 return
             await asyncio.sleep(self._cluster.leader_timeout_s / _LOOKS)  # an answer may be old
