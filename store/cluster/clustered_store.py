@@ -82,6 +82,8 @@ class ClusteredStore:
     async def run(self) -> None:
         """Follow, and lead when nobody else does, until cancelled. Waits for the shared log's service.
 
+        The node leads no more when this ends, whatever the reason.
+
         Raises `SharedLogMisconfigured`, `SharedLogDamaged`, `SlotRemoved` if the node was away for too long,
         `NodeNameTaken`, `StoreFailed` when the folder's disk has failed, and OSError. The node has to restart then.
         """
@@ -97,6 +99,7 @@ class ClusteredStore:
             await self._member.run()
         finally:
             self._member = None
+            self._on_role(Role.FOLLOWER, None)
             await log.close()
 
     async def close(self) -> None:

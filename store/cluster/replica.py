@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import record
 from record.layout import MAX_FRAME
@@ -24,6 +25,8 @@ from store.errors import StoreClosed, StoreError, StoreFailed
 from store.log.disk import Disk
 from store.log.writer import Clock, SealedBatch, Writer
 from store.opening import OpenedStore
+
+_UNSAVED_SLOTS: Final = 4096  # that a follower has to read again after a kill, if they have few records
 
 
 class DecidedSlots:
@@ -74,6 +77,7 @@ class Replica:
         self._on_over = on_over
         self._loop = asyncio.get_running_loop()
         self._slots = DecidedSlots(History())
+        self._saved = 0  # the slot of the last `Follower.save`
         self._opened: OpenedStore | None = None  # what the follower or the engine is over
         self._follower: Follower | None = None
         self._leadership: Leadership | None = None
@@ -117,16 +121,18 @@ class Replica:
         elif isinstance(slot.content, LeaderClaim):
             await self._note_claim(slot, slot.content)
         self._slots.add(history)
+        assert self._follower is not None
         if slot.batch:
-            assert self._follower is not None
             await self._follower.apply(SealedBatch(slot.position, slot.batch, record.store_time_of(slot.batch, 0)))
+        if slot.number - self._saved >= _UNSAVED_SLOTS:
+            self._saved = slot.number
+            await self._follower.save()
 
     async def lead(self, leadership: Leadership) -> None:
         follower, opened = self._follower, self._opened
         assert follower is not None
         assert opened is not None
         await follower.end()
-        self._follower = None
         views = opened.views
         most = min(leadership.max_batch, MAX_FRAME)
         config = replace(opened.config, max_batch_bytes=most, batch_bytes=min(opened.config.batch_bytes, most))
@@ -142,7 +148,7 @@ class Replica:
                 self._on_over()
                 raise StoreClosed(f"this node does not lead any more: {error}") from error
 
-        self._leadership = leadership
+        self._follower, self._leadership = None, leadership
         self._opened = OpenedStore(
             opened.folder,
             opened.meta,
@@ -159,13 +165,12 @@ class Replica:
 
     async def follow(self) -> None:
         """Raises `StoreFailed` if the engine's log has failed, and OSError."""
-        if self.engine is None:
+        engine = self.engine
+        if engine is None:
             return
         if self.before_close is not None:
             await self.before_close()
-        engine, self.engine, self._leadership = self.engine, None, None
-        self._opened = None
-        await engine.close()
+        await self._close_store()
         if engine.failed.done():
             raise StoreFailed("the log failed while this node led: restart it")
         await self._open()
@@ -184,9 +189,12 @@ class Replica:
         self._folder.close()
 
     async def _close_store(self) -> None:
-        store, self.engine, self._follower, self._opened = self.local, None, None, None
+        if self._leadership is not None and self._leadership.history.end == self.history.end:
+            self._slots.add(self._leadership.history)  # has the slots without records too
+        store, self.engine, self._follower, self._leadership = self.local, None, None, None
         if store is not None:
             await store.close()
+        self._opened = None
 
     async def _open(self) -> None:
         found = await self._loop.run_in_executor(None, open_copy, self._folder, self._config, self._clock, self._disk)
@@ -197,6 +205,7 @@ class Replica:
     async def _take(self, found: tuple[OpenedStore, History]) -> None:
         self._opened, history = found
         self._slots = DecidedSlots(history)
+        self._saved = history.slot
         self._opened.views.slots_at = lambda position: self._slots.at(position).pack()
         self._follower = Follower(self._opened, self._opened.config, self._loop)
         await self._follower.start()

@@ -12,6 +12,7 @@ import pytest
 import record
 from record.layout import Kind
 from store.api import topic_queue
+from store.cluster import replica
 from store.cluster.member import NotLeading, Role
 from store.cluster.shared_log import SharedLogDamaged
 from store.data_folder import read_meta
@@ -227,6 +228,19 @@ async def test_a_damaged_copy_is_read_again(
     await nodes.start("b")
     await nodes.check_equal()
     assert "is read from the shared log again" in caplog.text
+
+
+async def test_a_follower_of_an_idle_leader_knows_after_a_kill_which_slots_it_had(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(replica, "_UNSAVED_SLOTS", 2)
+    await nodes.start_leader("a")
+    node = await nodes.start("b")
+    await until(lambda: node.store.history.slot >= 6)
+    nodes.kill(node, tmp_path / "b again")
+    again = await nodes.start("b", tmp_path / "b again")
+    await nodes.check_equal()
+    assert 2 not in again.port.reads
 
 
 async def test_a_copy_of_another_log_is_replaced(nodes: Nodes, writer: Writer, tmp_path: Path):
