@@ -26,7 +26,7 @@ from tests.store.simulation.checks import read_log
 from tests.store.simulation.records import Records
 from tests.waiting import until
 
-TIMEOUT_S = 0.5
+TIMEOUT_S = 1.0
 CONFIG = SMALL
 
 
@@ -198,15 +198,20 @@ class Writer:
         self._records = Records(Random(seed), 2500, moves=False, reclaims=True, delays=(NEVER_MS,))
 
     async def append(self, count: int, leader: Node | None = None) -> None:
-        """Append that many times, one after the other."""
-        for _ in range(count):
+        """Append that many times, one after the other, again where that is refused; to `leader` only once."""
+        done = 0
+        while done < count:
             node = leader or await self._nodes.leader()
             self._now += 1000
             frames = self._records.append(self._now)
             appended = await append(node.engine, frames)
             if appended.error is not None:
                 self._refused |= {frame[48:] for frame in frames}
-                raise appended.error
+                if leader is not None:
+                    raise appended.error
+                await asyncio.sleep(0.01)
+                continue
+            done += 1
             self.acknowledged |= dict(zip(appended.positions, frames, strict=True))
             self._records.learn(dict(zip(appended.positions, frames, strict=True)))
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -194,8 +193,7 @@ async def test_a_kill_at_any_moment_leaves_a_copy_that_goes_on(nodes: Nodes, wri
 
     taking = asyncio.ensure_future(take_images())
     while not taking.done():
-        with suppress(StoreError):
-            await writer.append(1)
+        await writer.append(1)
     await taking
     went_on = 0
     for number, image in enumerate(images):
