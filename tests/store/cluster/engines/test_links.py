@@ -38,19 +38,21 @@ async def log(served_engine: Engine, proxy: TcpProxy) -> AsyncIterator[SharedLog
         await opened.close()
 
 
-async def test_a_write_whose_answer_is_lost_is_settled_by_reading(
-    served_engine: Engine, proxy: TcpProxy, log: SharedLog
-) -> None:
+async def test_a_write_whose_answer_is_lost_is_settled_by_reading(served_engine: Engine, proxy: TcpProxy) -> None:
+    log = await served_engine.through(proxy.port).open(request_timeout_s=1000)  # the call ends with its connection
+    assert await settle(log, 1, b"1") == b"1"
     proxy.loses_answers = True
-    with pytest.raises(SharedLogUnavailable):
-        await log.create(2, b"2")
+    async with patience():
+        with pytest.raises(SharedLogUnavailable):
+            await log.create(2, b"2")
     assert proxy.lost
     other = await served_engine.open()
     assert await decided(other, 2) == b"2"
     proxy.loses_answers = False
     assert await settle(log, 2, b"2") == b"2"
     assert await log.end() == 3
-    await other.close()
+    for each in (log, other):
+        await each.close()
 
 
 @pytest.mark.parametrize("size", [1, 2 << 20])
