@@ -28,6 +28,7 @@ from gateway.node.store_tls import store_credentials
 from store.api import Store
 from store.cluster.clustered_store import ClusterConfig, ClusteredStore
 from store.cluster.member import Role
+from store.cluster.shared_log import SharedLogMisconfigured
 from store.cluster.slot import LeaderClaim
 from store.engine import Engine
 from store.errors import StoreError, StoreFailed
@@ -126,7 +127,7 @@ class ClusteredStoreNode:
             log.critical("this node takes part in the cluster no more: %s", error)
             self._member.damage = str(error)
             self._on_role(Role.FOLLOWER, None)
-            if isinstance(error, StoreFailed | OSError):  # of the disk; a start changes nothing about the others
+            if isinstance(error, StoreFailed | OSError | SharedLogMisconfigured):  # a start does not mend the others
                 self.ended.set()
 
     # --- roles

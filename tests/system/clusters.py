@@ -20,18 +20,19 @@ LEADER_TIMEOUT_S = 1
 
 
 class ClusterNode(NodeProcess):
-    """One node of a cluster: a supervisor, a store and gateways."""
+    """One node of a cluster: a supervisor, a store and a gateway."""
 
-    def __init__(self, data_dir: Path, log: str, *flags: str, timeout_s: int = LEADER_TIMEOUT_S) -> None:
-        super().__init__(data_dir, *flags)
+    def __init__(self, data_dir: Path, log: str, settings: str) -> None:
+        """settings: TOML behind those of [cluster]."""
+        super().__init__(data_dir)
         self.name = data_dir.name
         (self.store_port,) = lasting_ports(1)
-        self.config = data_dir.parent / f"{self.name}.toml"
-        self.config.write_text(
+        config = data_dir.parent / f"{self.name}.toml"
+        config.write_text(
             f"[cluster]\nname = '{self.name}'\nlog = '{log}'\nlisten = '127.0.0.1:{self.store_port}'\n"
-            f"leader_timeout_s = {timeout_s}\npoll_ms = 20\n"
+            f"leader_timeout_s = {LEADER_TIMEOUT_S}\npoll_ms = 20\n{settings}"
         )
-        self.flags = ("--config", str(self.config), *flags)
+        self.flags = ("--config", str(config))
 
     def processes(self) -> dict[str, int]:
         """The newest process of each kind that the log names: "store", "g1", …"""
@@ -78,11 +79,11 @@ class ClusterNode(NodeProcess):
 
 
 class Cluster:
-    """Nodes n1, n2, … over one log."""
+    """Three nodes, n1, n2 and n3, over one log: in a folder, or at `log`. settings: TOML behind those of [cluster]."""
 
-    def __init__(self, folder: Path, count: int = 3, log: str = "", *flags: str) -> None:
+    def __init__(self, folder: Path, log: str = "", settings: str = "") -> None:
         url = log or f"file://{folder}/shared"
-        self.nodes = [ClusterNode(folder / f"n{number + 1}", url, *flags) for number in range(count)]
+        self.nodes = [ClusterNode(folder / f"n{number}", url, settings) for number in (1, 2, 3)]
 
     def start(self) -> None:
         """Start all nodes at once."""

@@ -2,17 +2,22 @@
 was acknowledged is lost, QoS 2 comes once, order is kept, and connections at other nodes stay."""
 
 import asyncio
+import json
+import re
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from sluice.demo.engine_servers import NatsServers, SeaweedServers
+from tests.gateway.authority import Authority
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, RawClient, ack
 from tests.system.clusters import Cluster, ClusterNode
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -136,14 +141,19 @@ async def progress(flows: list[Flow], count: int = 50) -> None:
                 task.result()
 
 
+@asynccontextmanager
+async def running(cluster: Cluster) -> AsyncIterator[Cluster]:
+    try:
+        await asyncio.to_thread(cluster.start)
+        yield cluster
+    finally:
+        await asyncio.to_thread(cluster.stop)
+
+
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    found = Cluster(tmp_path)
-    try:
-        await asyncio.to_thread(found.start)
+    async with running(Cluster(tmp_path)) as found:
         yield found
-    finally:
-        await asyncio.to_thread(found.stop)
 
 
 async def leader(cluster: Cluster, but: ClusterNode | None = None) -> ClusterNode:
@@ -205,14 +215,67 @@ async def test_a_leader_that_stood_still_leads_no_more(cluster: Cluster, whole: 
     await equal_views(cluster)
 
 
-async def test_a_leader_hands_over_on_command(cluster: Cluster) -> None:
+async def test_a_leader_hands_over_on_command_and_nodes_trust_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    authority.issue("node", "node", "IP:127.0.0.1")
+    files = {"certificate": authority.folder / "node.pem", "key": authority.folder / "node.key", "ca": authority.file}
+    settings = "[split]\n" + "".join(f"{name} = '{path}'\n" for name, path in files.items())
+    async with running(Cluster(tmp_path, settings=settings)) as cluster:
+        first = await leader(cluster)
+        second = next(node for node in cluster.nodes if node is not first)
+        async with flowing(*ring(cluster)) as flows:
+            said = await asyncio.to_thread(first.command_output, "cluster", "lead", second.name)
+            assert said == f"node {second.name} leads\n"
+            assert await leader(cluster) is second
+            await progress(flows)
+        await equal_views(cluster)
+
+
+def test_a_log_that_cannot_be_is_told_at_the_start(tmp_path: Path) -> None:
+    node = ClusterNode(tmp_path / "n1", "file://elsewhere/shared", "")
+    ran = subprocess.run(node.command(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ran.returncode == 1
+    assert "this node takes part in the cluster no more: " in ran.stderr
+    assert "store ended with exit code 3: the node cannot start" in ran.stderr
+
+
+@pytest.mark.parametrize("engine", ["nats", "seaweed"])
+async def test_the_leader_is_killed_over_a_real_engine(tmp_path: Path, engine: str) -> None:
+    servers = NatsServers(tmp_path / "nats") if engine == "nats" else SeaweedServers(tmp_path / "seaweed")
+    await asyncio.to_thread(servers.start)
+    try:
+        options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in servers.options.items())
+        over = Cluster(tmp_path, servers.url("log"), f"[cluster.options]\n{options}")
+        async with running(over) as cluster:
+            first = await leader(cluster)
+            others = [node for node in cluster.nodes if node is not first]
+            async with flowing((others[0], others[1]), (others[1], others[0])) as flows:
+                first.kill_all()
+                await leader(cluster, but=first)
+                await progress(flows)
+    finally:
+        await asyncio.to_thread(servers.stop)
+
+
+async def test_nothing_is_acknowledged_while_the_shared_log_is_away(cluster: Cluster, tmp_path: Path) -> None:
     first = await leader(cluster)
-    second = next(node for node in cluster.nodes if node is not first)
+    slots, hidden = tmp_path / "shared" / "slots", tmp_path / "hidden"
     async with flowing(*ring(cluster)) as flows:
-        said = await asyncio.to_thread(first.command_output, "cluster", "lead", second.name)
-        assert said == f"node {second.name} leads\n"
-        assert await leader(cluster) is second
+        slots.rename(hidden)
+        slots.touch()
+        await until(lambda: all(node.health().get("unreached_s", 0) > 0.2 for node in cluster.nodes))
+        before = [len(flow.acknowledged) for flow in flows]
+        assert {node.health()["status"] for node in cluster.nodes} == {"the shared log does not answer"}
+        for node in cluster.nodes:
+            unreached = re.search(r"(?m)^sluice_cluster_unreached_seconds (\S+)$", node.get("/metrics"))
+            assert unreached is not None
+            assert float(unreached[1]) > 0
+        assert [len(flow.acknowledged) for flow in flows] == before
+        slots.unlink()
+        hidden.rename(slots)
         await progress(flows)
+        assert await leader(cluster) is first
+        assert "sluice_cluster_leads 1.0" in first.get("/metrics")
     await equal_views(cluster)
 
 

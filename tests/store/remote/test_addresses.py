@@ -49,6 +49,17 @@ def test_a_leader_is_tried_at_once_and_two_that_name_each_other_are_not_asked_wi
     assert places.referred("l")
 
 
+def test_what_a_store_tells_of_is_tried_behind_the_list() -> None:
+    places = Addresses(["a"])
+    places.learned(["c", "a", "b"])
+    places.served()
+    found = []
+    for _ in range(4):
+        places.failed()
+        found.append(places.current)
+    assert found == ["a", "c", "b", "a"]
+
+
 class Node:
     """A place where a store may be served: from its begin it listens, and says who leads while it has no store."""
 
@@ -125,6 +136,20 @@ async def test_a_gateway_follows_its_store_from_node_to_node(
     assert len(caplog.records) <= 4, "at most one line more for each change"
 
 
+async def test_a_gateway_hears_of_the_nodes_of_others(nodes: list[Node], tmp_path: Path) -> None:
+    """It finds the next leader although the store of its own node is away with the last one."""
+    a, b = nodes
+    async with a.leading(tmp_path / "data"):
+        store = await RemoteStore.open(a.address, "g", EventReceiver(), CONFIG, node=a.address)
+        other = await RemoteStore.open([b.address, a.address], "h", EventReceiver(), CONFIG, node=b.address)
+        await until(lambda: store._addresses._all == (a.address, b.address))
+    async with b.leading(tmp_path / "data"):
+        assert await count(store) == 0
+        await other.close()
+        await until(lambda: store._addresses._all == (a.address,))
+        await store.close()
+
+
 async def test_a_leader_that_died_is_left_for_the_list(nodes: list[Node], tmp_path: Path) -> None:
     a, b = nodes
     a.leader = "unix:/nowhere/at/all"
@@ -136,9 +161,9 @@ async def test_a_leader_that_died_is_left_for_the_list(nodes: list[Node], tmp_pa
 
 async def test_a_gateway_waits_for_a_leader_and_gives_up_in_the_end(nodes: list[Node], tmp_path: Path) -> None:
     a, b = nodes
-    quick = RemoteConfig(heartbeat_s=0.05, silence_s=10, grace_s=0.3, longest_pause_s=0.05)
+    quick = RemoteConfig(heartbeat_s=0.05, silence_s=10, grace_s=2, longest_pause_s=0.05)
     a.leader, b.leader = b.address, a.address  # each takes the other for the leader
-    why = r"unix:.*/a or unix:.*/b cannot be reached in 0.3 s: the node at .* does not lead: another node does"
+    why = r"unix:.*/a or unix:.*/b cannot be reached in 2 s: the node at .* does not lead: another node does"
     with pytest.raises(StoreClosed, match=why):
         await RemoteStore.open([a.address, b.address], "g", EventReceiver(), quick)
     opening = asyncio.create_task(RemoteStore.open([a.address, b.address], "g", EventReceiver(), CONFIG))
