@@ -171,10 +171,12 @@ class NatsServers(_Servers):
         return f"nats://{','.join(f'{_HOST}:{port}' for port in self.ports)}/{stream}"
 
     def wait_until_ready(self) -> None:
-        """Wait until each running server says that JetStream works and, in a cluster, who leads it."""
+        """Wait until each running server says that JetStream works and, in a cluster, who leads it, and until that one
+        has all the others."""
+        others = sum(server.is_running for server in self.servers) - 1
         for server, port in zip(self.servers, self._monitors, strict=True):
             if server.is_running:
-                self._wait(partial(_works, port, len(self.servers) > 1))
+                self._wait(partial(_works, port, server.name if len(self.servers) > 1 else None, others))
 
 
 class SeaweedServers(_Servers):
@@ -266,12 +268,15 @@ def _takes_an_object(store: obstore.store.ObjectStore) -> bool:
     return True
 
 
-def _works(monitor: int, in_cluster: bool) -> bool:
-    """Whether the NATS server with this monitoring port can serve streams."""
+def _works(monitor: int, name: str | None, others: int) -> bool:
+    """Whether the NATS server with this monitoring port, and its name in a cluster, can serve streams."""
     if b'"ok"' not in _answer(f"http://{_HOST}:{monitor}/healthz"):
         return False
-    state = orjson.loads(_answer(f"http://{_HOST}:{monitor}/jsz") or b"{}")
-    return not in_cluster or bool(state.get("meta_cluster", {}).get("leader"))
+    if name is None:
+        return True
+    cluster = orjson.loads(_answer(f"http://{_HOST}:{monitor}/jsz") or b"{}").get("meta_cluster", {})
+    current = [each for each in cluster.get("replicas", []) if each.get("current") and not each.get("offline")]
+    return bool(cluster.get("leader")) and (cluster["leader"] != name or len(current) >= others)
 
 
 def _answer(url: str) -> bytes:

@@ -116,6 +116,24 @@ async def test_a_message_that_is_gone_is_noticed(jetstream: Engine, monkeypatch:
     await log.close()
 
 
+async def test_a_write_that_became_another_message_is_noticed(
+    jetstream: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server would answer that does not know the condition."""
+    log = await jetstream.open()
+    assert await settle(log, 1, b"1") == b"1"
+    assert isinstance(log, jetstream_log.JetStreamLog)
+    send = log._send
+
+    async def send_without_condition(what: str, subject: str, payload: bytes, headers: dict[str, str] | None) -> Any:
+        return await send(what, subject, payload, None)
+
+    monkeypatch.setattr(log, "_send", send_without_condition)
+    with pytest.raises(SharedLogDamaged, match="slot 1 was written as message 2"):
+        await log.create(1, b"again")
+    await log.close()
+
+
 async def test_a_stream_that_somebody_emptied_has_no_open_slots(jetstream: Engine) -> None:
     log = await jetstream.open()
     for slot in range(1, 4):

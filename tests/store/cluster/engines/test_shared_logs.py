@@ -39,7 +39,7 @@ async def test_end_is_the_first_slot_that_is_not_decided(engine: Engine, log: Sh
     await other.close()
 
 
-@pytest.mark.parametrize("slots", [1, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("slots", [1, pytest.param(20, marks=pytest.mark.nightly)])
 async def test_one_of_eight_writers_wins_each_slot(engine: Engine, slots: int) -> None:
     logs = [await engine.open() for _ in range(_WRITERS)]
     for slot in range(1, slots + 1):  # SeaweedFS takes seconds to tell those who lost
