@@ -47,7 +47,6 @@ _ASK_AGAIN_S: Final = 0.25
 _NO_MESSAGE: Final = 10037
 _NOT_CLUSTERED: Final = 10074
 _NO_STREAM: Final = 10059
-_NOT_ENABLED: Final = (10039, 10076)
 _OVERLAP: Final = 10065
 _WRONG_LAST: Final = (10071, 10164)
 _OUTCOMES: Final = (_NO_MESSAGE, _NO_STREAM, *_WRONG_LAST)  # what the stream's leader or the cluster's has decided
@@ -288,7 +287,7 @@ class JetStreamLog:
 
     def _trouble(self, what: str, refused: _Refused) -> Exception:
         """The error that a refusal means, where the operation expects none."""
-        if refused.error.err_code in {_NOT_CLUSTERED, _OVERLAP, *_NOT_ENABLED}:
+        if refused.error.err_code in {_NOT_CLUSTERED, _OVERLAP}:
             return SharedLogMisconfigured(f"{what} {self._stream}: {refused}")
         return SharedLogUnavailable(f"{what}: {refused}")
 
