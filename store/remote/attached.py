@@ -210,8 +210,6 @@ class Attached:
             result = encode(await getattr(self._store, method.name)(*arguments))
         except asyncio.CancelledError:
             raise
-        except StoreClosed:
-            return  # the gateway asks the restarted store, or is told that the outcome is unknown
         except Exception as error:
             if not isinstance(error, StoreError | ValueError):
                 log.exception("%s for gateway %s failed", method.name, self.gateway)

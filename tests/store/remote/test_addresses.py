@@ -20,7 +20,7 @@ from store.errors import StoreClosed
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 from store.remote.addresses import Addresses
 from store.remote.listener import StoreListener
-from tests.waiting import until
+from tests.waiting import patience, until
 
 CONFIG = RemoteConfig(heartbeat_s=0.05, silence_s=10, grace_s=60, longest_pause_s=0.05)
 
@@ -193,4 +193,15 @@ async def test_an_answer_that_a_restart_took_says_that_positions_are_unknown(nod
         publish(store, b"3", answers)
         await until(lambda: len(answers) == 3)
         assert len(answers[2].positions) == 1
+        await store.close()
+
+
+async def test_a_call_that_the_store_cannot_answer_yet_is_answered(nodes: list[Node], tmp_path: Path) -> None:
+    """A store that was opened again refuses heartbeats until its gateways have joined: they must hear of it."""
+    a, _ = nodes
+    async with a.leading(tmp_path / "data"):
+        store = await RemoteStore.open(a.address, "g", EventReceiver(), CONFIG)
+        async with patience():
+            with pytest.raises(StoreClosed, match="the store is stopping"):
+                await store.heartbeat(b"g", {})
         await store.close()
