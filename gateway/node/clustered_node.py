@@ -10,7 +10,8 @@ The rules of the file:
 
 import asyncio
 import logging
-from typing import cast
+from contextlib import suppress
+from typing import Final, cast
 
 from gateway.admin.socket import AdminFront
 from gateway.auth.authority import Authority
@@ -37,6 +38,8 @@ from store.remote.config import RemoteConfig
 from store.remote.listener import StoreListener
 
 log = logging.getLogger(__name__)
+
+_HAND_OVER_S: Final = 2.0  # limit of a request to the shared log when this node stops
 
 
 class ClusteredStoreNode:
@@ -96,10 +99,11 @@ class ClusteredStoreNode:
             await outlive_gateways(served.engine.gateway_registry, seconds, own)
 
     async def stop(self) -> None:
-        """Stop serving and leave the cluster. Gateways of other nodes go to the next leader."""
+        """Stop serving and leave the cluster. If this node leads, another one does so at once."""
         store = self._store
         if store is None:
             return
+        await self._hand_over(store)
         self._on_role(Role.FOLLOWER, None)
         for task in self._tasks[1:]:
             task.cancel()
@@ -108,6 +112,18 @@ class ClusteredStoreNode:
         self._tasks[0].cancel()
         await asyncio.gather(*self._tasks[:1], return_exceptions=True)
         await self._close()
+
+    async def _hand_over(self, store: ClusteredStore) -> None:
+        """Let a node lead whose gateways are attached, if there is one: it need not wait for the leader timeout."""
+        engine = store.engine
+        if engine is None or self._member.damage:
+            return
+        places = [name.partition(b"/")[0].decode() for name in engine.gateway_registry.figures]
+        others = {place.rpartition(".")[0] for place in places} - {self.config.cluster.name, ""}
+        if others:
+            with suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_HAND_OVER_S):
+                    await store.hand_over(min(others))
 
     async def _close(self) -> None:
         store, self._store = self._store, None

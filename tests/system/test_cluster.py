@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.waiting import PATIENCE_S, until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 _IN_FLIGHT = 20
+_numbers = count()  # of flows: each has sessions of its own
 EXPIRY = b"\x11" + wire.u32(3600)
 
 
@@ -116,9 +118,9 @@ async def flowing(*pairs: tuple[ClusterNode, ClusterNode]) -> AsyncIterator[list
     """Flows of both QoS between these nodes. At the end of the block everything has come."""
     flows: list[Flow] = []
     try:
-        for number, (publisher, subscriber) in enumerate(pairs):
+        for publisher, subscriber in pairs:
             for qos in (1, 2):
-                flow = Flow(b"%d/%d" % (number, qos), qos)
+                flow = Flow(b"%d" % next(_numbers), qos)
                 await flow.open(publisher, subscriber)
                 flows.append(flow)
         await progress(flows)
@@ -130,9 +132,9 @@ async def flowing(*pairs: tuple[ClusterNode, ClusterNode]) -> AsyncIterator[list
             await flow.drop()
 
 
-async def progress(flows: list[Flow], count: int = 50) -> None:
-    """Wait until so many more messages of each flow have come."""
-    goals = [len(flow.received) + count for flow in flows]
+async def progress(flows: list[Flow]) -> None:
+    """Wait until more messages of each flow have come."""
+    goals = [len(flow.received) + _IN_FLIGHT + 1 for flow in flows]
     ended = lambda: any(flow._has_ended() for flow in flows)  # noqa: E731
     await until(lambda: ended() or all(len(f.received) >= goal for f, goal in zip(flows, goals, strict=True)))
     for flow in flows:
@@ -229,6 +231,18 @@ async def test_a_leader_hands_over_on_command_and_nodes_trust_certificates(tmp_p
             assert await leader(cluster) is second
             await progress(flows)
         await equal_views(cluster)
+
+
+async def test_nodes_are_restarted_one_after_the_other(cluster: Cluster) -> None:
+    for _ in range(2):
+        first = await leader(cluster)
+        others = [node for node in cluster.nodes if node is not first]
+        async with flowing((others[0], others[1]), (others[1], others[0])) as flows:
+            await asyncio.to_thread(first.stop)
+            assert "this node handed over to" in first.log()
+            await progress(flows)
+            await asyncio.to_thread(first.start)
+    await equal_views(cluster)
 
 
 def test_a_log_that_cannot_be_is_told_at_the_start(tmp_path: Path) -> None:
