@@ -14,6 +14,7 @@ from obstore.store import LocalStore
 
 from store.cluster.object_log import ObjectLog, open_object_log, slot_key, slot_of
 from store.cluster.shared_log import SharedLogDamaged, SharedLogMisconfigured, SharedLogUnavailable, SlotRemoved
+from tests.waiting import patience
 
 _SECRET = "the-secret-key-of-this-test"
 _SIGNED = "AKIA-the-access-key"
@@ -180,18 +181,19 @@ async def test_a_conflict_that_decided_nothing_is_no_decided_slot(serve) -> None
 
 
 async def test_a_server_that_does_not_answer_is_unavailable() -> None:
-    held: list[asyncio.StreamWriter] = []
+    ended = asyncio.Event()  # with the call, or requests would add up
 
-    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        held.append(writer)
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read()
+        ended.set()
+        writer.close()
 
     server = await asyncio.start_server(hold, "127.0.0.1", 0)
     options = _options(server.sockets[0].getsockname()[1])
     with pytest.raises(SharedLogUnavailable, match=r"no answer within 0\.3 s"):
         await open_object_log("s3://bucket/log", {**options, "request_timeout_s": 0.3})
-    assert held
-    for writer in held:
-        writer.close()
+    async with patience():
+        await ended.wait()
     server.close()
 
 
