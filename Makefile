@@ -121,8 +121,8 @@ test-pure: $(ALL) .clients ## run the quick tests on a copy without compiled cod
 simulate: $(ALL) $(KERNEL) ## crash a store in random histories and check what is left (SEEDS=200 FIRST=1)
 	@$(BIN)/python -m tests.store.simulation --seeds $(SEEDS) --first $(FIRST)
 
-simulate-cluster: $(ALL) $(KERNEL) ## crash nodes that share a log in random histories (SEEDS=200 FIRST=1)
-	@$(BIN)/python -m tests.store.cluster.simulation --seeds $(SEEDS) --first $(FIRST)
+simulate-cluster: $(ALL) $(KERNEL) ## crash nodes that share a log in random histories (SEEDS=200 FIRST=1 KIND=stores)
+	@$(BIN)/python -m tests.store.cluster.simulation $(KIND) --seeds $(SEEDS) --first $(FIRST)
 
 fuzz: $(ALL) $(KERNEL) ## feed a node what no client should send (INPUTS=10000000 FUZZ_SECONDS=3600 ARGS=--help)
 	@$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seconds $(FUZZ_SECONDS) $(ARGS)
@@ -130,6 +130,7 @@ fuzz: $(ALL) $(KERNEL) ## feed a node what no client should send (INPUTS=1000000
 nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories of a store and of a cluster, an hour of fuzzing, an hour of soak, the longest tests, those without compiled code
 	@$(MAKE) simulate SEEDS=10000
 	@$(MAKE) simulate-cluster SEEDS=10000
+	@$(MAKE) simulate-cluster KIND=stores SEEDS=500
 	@$(MAKE) wheel
 	@$(MAKE) test ARGS='-m nightly'
 	@$(MAKE) fuzz

@@ -141,10 +141,15 @@ class Folder:
         os.close(self._lock)
 
     def clear(self) -> None:
-        """Remove the store's files. `store.json` goes last: without it nobody knows what they are."""
-        for folder in (self.views, self.log):
-            shutil.rmtree(folder, ignore_errors=True)
-        (self.path / META).unlink(missing_ok=True)
+        """Remove the store's files. `store.json` goes last: without it nobody knows what they are. Raises OSError."""
+        shutil.rmtree(self.views, ignore_errors=True)
+        if self.log.exists():
+            for path in self.log.iterdir():
+                self._disk.remove(path)
+            self._disk.sync_folder(self.log)
+            self.log.rmdir()
+        self._disk.remove(self.path / META)
+        self._disk.sync_folder(self.path)
 
     def discard(self) -> None:
         """Remove the store's files, and the folder unless it existed before or has other files. Then close it."""

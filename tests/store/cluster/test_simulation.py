@@ -19,7 +19,7 @@ from store.cluster.member import Member
 from store.cluster.shared_log import SharedLog, SharedLogUnavailable
 from store.cluster.slot import Slot, build_slot, parse_slot
 from tests.store.cluster.simulation.engine import Port
-from tests.store.cluster.simulation.simulator import simulate
+from tests.store.cluster.simulation.simulator import simulate, simulate_stores
 from tests.store.simulation.simulator import Violation
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -34,8 +34,17 @@ def test_no_history_violates_the_promises():
     assert done.stdout.endswith("0 violations\n")
 
 
+@pytest.mark.slow
+def test_no_history_of_real_stores_violates_the_promises():
+    command = [sys.executable, "-m", "tests.store.cluster.simulation", "stores", "--seeds", "24"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stdout.endswith("0 violations\n")
+
+
 def test_the_same_seed_is_the_same_history():
     assert [simulate(seed) for seed in range(1, 9)] == [simulate(seed) for seed in range(1, 9)]
+    assert simulate_stores(6) == simulate_stores(6)
 
 
 def accept_anything(patch: pytest.MonkeyPatch) -> None:
@@ -161,3 +170,12 @@ def test_what_is_taken_out_is_missed(
     mutate(monkeypatch)
     with pytest.raises(Violation):
         deque((simulate(seed, lies) for seed in range(1, SEEDS)), maxlen=0)
+
+
+@pytest.mark.parametrize("mutate", [go_on_when_deposed, answer_early])
+def test_what_is_taken_out_is_missed_by_real_stores(
+    mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+):
+    mutate(monkeypatch)
+    with pytest.raises(Violation):
+        deque((simulate_stores(seed, False) for seed in range(1, 20)), maxlen=0)

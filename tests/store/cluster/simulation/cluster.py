@@ -5,6 +5,8 @@ import asyncio
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import record
@@ -18,6 +20,7 @@ from tests.store.cluster.simulation.engine import Engine, Port
 from tests.store.cluster.simulation.loop import ClusterLoop, Process
 from tests.store.cluster.simulation.node import LEADER_TIMEOUT_S, Node
 from tests.store.cluster.simulation.replica import MOST_FRAMES, Disk
+from tests.store.cluster.simulation.stores import StoreDisk, StoreReplica
 
 TROUBLED_S = 8.0
 CALM_S = 10 * LEADER_TIMEOUT_S  # in which everything goes again, after the last fault
@@ -27,8 +30,12 @@ CLIENTS = 3
 class Cluster:
     """One history: `run` makes one up, and `play` has the faults that a test thinks of."""
 
-    def __init__(self, loop: ClusterLoop, seed: int, lies: bool, size: int = 0) -> None:
+    def __init__(self, loop: ClusterLoop, seed: int, lies: bool, size: int = 0, folder: Path | None = None) -> None:
+        """`folder`: the nodes have their real stores in it, instead of light replicas."""
         self.loop = loop
+        self.folder = folder
+        self.disks: list[StoreDisk] = []
+        self.stores: list[StoreReplica] = []  # of all processes
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter()
         self.engine = Engine(loop, self.rng, self.counts)
@@ -61,6 +68,7 @@ class Cluster:
                 client.cancel()
             tasks = [task for process in self.processes for task in process.end()]
             await asyncio.gather(*self._clients, *tasks, return_exceptions=True)
+            await self._close_stores()
         self._check_log()
         assert not self._violations, self._violations
 
@@ -87,9 +95,9 @@ class Cluster:
                 self.counts["crashes at a request"] += 1
                 node.kill()
 
-    def on_folded(self, history: History, digest: int) -> None:
-        if self._digests.setdefault(history.end, digest) != digest and not self.engine.lied:
-            self.violate(f"replicas differ at position {history.end}")
+    def on_folded(self, end: int, digest: int) -> None:
+        if self._digests.setdefault(end, digest) != digest and not self.engine.lied:
+            self.violate(f"replicas differ at position {end}")
 
     def on_acknowledged(self, node: Node, history: History, batch: bytes) -> None:
         self.counts["batches"] += 1
@@ -161,11 +169,15 @@ class Cluster:
         while not self._agrees():
             assert self.loop.time() < until + CALM_S, "nodes do not come to agree"
             await asyncio.sleep(0.1)
+        views = {node.replica.views_digest() for node in self.nodes if node.alive}
+        assert len(views) == 1, "views differ"
 
     def _agrees(self) -> bool:
         """Whether one node leads, and all have folded the same."""
         running = [node for node in self.nodes if node.alive]
         leaders = [node for node in running if node.role is Role.LEADER]
+        if not all(node.is_open for node in running):
+            return False
         return len(leaders) == 1 and len({(node.replica.history.end, node.replica.digest) for node in running}) == 1
 
     def _start(self, node: Node) -> None:
@@ -257,6 +269,14 @@ class Cluster:
     def _later(self, end: Callable[[], object]) -> None:
         self.loop.call_later(self.rng.random() * self.rng.choice((0.3, 4 * LEADER_TIMEOUT_S)), end)
 
+    async def _close_stores(self) -> None:
+        """Close what stood still, too. What they have on their disks does not matter any more."""
+        for each in self.disks:
+            each.disk.dead = True
+        for store in self.stores:
+            with suppress(Exception):
+                await store.close()
+
     # Clients.
 
     def _appends_of(self, client: int) -> int:
@@ -308,8 +328,10 @@ class Cluster:
         self.counts["lies noticed" if stopped else "lies that nobody met"] += 1
         written = {parse_slot(int.from_bytes(data[16:24], "little"), data).checksum for data in self.engine.written}
         for node in self.nodes:
+            if not node.is_open:
+                continue
             assert written.issuperset(node.replica.folded.values()), f"{node.name} folded what nobody wrote"
-        running = [node for node in self.nodes if node.alive]
+        running = [node for node in self.nodes if node.alive and node.is_open]
         if stopped or not running:
             return
         folded: dict[int, int] = {}

@@ -45,8 +45,12 @@ class Process:
     def step(self, context: Context, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         if self.stopped:
             self._held.append((callback, args, context))
-        else:
+            return
+        self._loop.running = self
+        try:
             callback(*args)
+        finally:
+            self._loop.running = None
 
 
 class ClusterLoop(SimulatedLoop):
@@ -55,6 +59,7 @@ class ClusterLoop(SimulatedLoop):
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self.outside = Context()  # of what belongs to no process
+        self.running: Process | None = None  # whose callback is called
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
         process = _process.get() if context is None else context.get(_process)
@@ -62,6 +67,14 @@ class ClusterLoop(SimulatedLoop):
             return super().call_soon(callback, *args, context=context)
         context = context or process._context
         return super().call_soon(process.step, context, callback, args, context=context)
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Handle:
+        """A flush thread has no context, but its turn while a callback of its process is called."""
+        if context is None and self.running is not None:
+            context = self.running._context
+        return self.call_soon(callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None

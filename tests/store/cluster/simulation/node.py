@@ -11,6 +11,7 @@ from store.errors import StoreError
 from tests.store.cluster.simulation.engine import Port
 from tests.store.cluster.simulation.loop import Process
 from tests.store.cluster.simulation.replica import Disk, MemoryReplica
+from tests.store.cluster.simulation.stores import StoreDisk, StoreReplica
 
 if TYPE_CHECKING:
     from tests.store.cluster.simulation.cluster import Cluster
@@ -25,12 +26,17 @@ class Node:
     def __init__(self, cluster: "Cluster", name: str) -> None:
         self.name = name
         self.disk = Disk()
+        self.kept: StoreDisk | None = None  # of the real store, if the cluster has those
+        if cluster.folder is not None:
+            self.kept = StoreDisk(cluster.folder / f"{len(cluster.disks)}", cluster.rng)
+            cluster.disks.append(self.kept)
         self.alive = False
         self.role = Role.FOLLOWER
         self.stopped_by: StoreError | None = None
         self.process: Process
         self.member: Member
-        self.replica: MemoryReplica
+        self.replica: MemoryReplica | StoreReplica
+        self.is_open = False
         self.port = Port(cluster.engine, lambda: cluster.on_request(self))
         self._cluster = cluster
 
@@ -39,12 +45,11 @@ class Node:
         self.alive, self.role, self.stopped_by = True, Role.FOLLOWER, None
         self.process = Process(cluster.loop)
         cluster.processes.append(self.process)
-        self.replica = MemoryReplica(self.disk, cluster.rng, self._on_folded, self._on_acknowledged)
-        opening = cluster.rng.randbytes(8).hex()
-        founded = Founded(log_id=opening, **FOUNDED)
-        config = MemberConfig(self.name, f"{self.name}:1", opening, LEADER_TIMEOUT_S, poll_ms=100)
-        rng = Random(cluster.rng.random())
-        self.member = Member(self.port, self.replica, founded, config, rng, self._on_role)
+        self.is_open = self.kept is None
+        if self.kept is None:
+            self._begin(MemoryReplica(self.disk, cluster.rng, cluster.on_folded, self._on_acknowledged))
+        else:
+            self.kept.start()
         self._run = self.process.spawn(self._live())
 
     def kill(self) -> None:
@@ -77,16 +82,37 @@ class Node:
         except TimeoutError:
             return False
 
+    def _begin(self, replica: MemoryReplica | StoreReplica) -> None:
+        cluster = self._cluster
+        self.replica = replica
+        opening = cluster.rng.randbytes(8).hex()
+        founded = Founded(log_id=opening, **FOUNDED)
+        config = MemberConfig(self.name, f"{self.name}:1", opening, LEADER_TIMEOUT_S, poll_ms=100)
+        rng = Random(cluster.rng.random())
+        self.member = Member(self.port, self.replica, founded, config, rng, self._on_role)
+
     async def _live(self) -> None:
+        kept, cluster = self.kept, self._cluster
+        disk = None if kept is None else kept.disk
         try:
+            if kept is not None:
+                opening = StoreReplica.start(
+                    kept, cluster.loop, cluster.on_folded, self._on_acknowledged, cluster.stores
+                )
+                self._begin(await opening)
+                self.is_open = True
             await self.member.run()
         except StoreError as error:
+            if disk is not None and disk.dead:
+                return
             self._cluster.on_stopped(self, error)
             self.stopped_by = error
             self.alive, self.role = False, Role.FOLLOWER
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001  nothing else may happen, and a task hides it
+            if disk is not None and disk.dead:
+                return
             self._cluster.violate(f"{self.name}: {error!r}")
 
     def _on_role(self, role: Role, leader: LeaderClaim | None) -> None:
@@ -94,9 +120,6 @@ class Node:
         if role is Role.LEADER:
             self._cluster.counts["leaders"] += 1
             assert leader is not None and leader.node == self.name
-
-    def _on_folded(self, history: History, digest: int) -> None:
-        self._cluster.on_folded(history, digest)
 
     def _on_acknowledged(self, history: History, batch: bytes) -> None:
         self._cluster.on_acknowledged(self, history, batch)

@@ -27,14 +27,14 @@ class Disk:
 
 
 class MemoryReplica:
-    """`on_folded` is called with the history and the digest of what is folded; `on_acknowledged` with a batch and the
+    """`on_folded` is called with the end and the digest of what is folded; `on_acknowledged` with a batch and the
     history with it, before anybody is answered."""
 
     def __init__(
         self,
         disk: Disk,
         rng: Random,
-        on_folded: Callable[[History, int], None],
+        on_folded: Callable[[int, int], None],
         on_acknowledged: Callable[[History, bytes], None],
     ) -> None:
         self.history = unpack_history(disk.history)
@@ -61,6 +61,9 @@ class MemoryReplica:
         if self._writer is not None:
             await self._writer
             self._writer = None
+
+    def views_digest(self) -> bytes:
+        return b"%d" % self.digest
 
     async def append(self, payloads: list[bytes]) -> None:
         """Returns when the messages are committed. Raises StoreError if that is unknown, or not so."""
@@ -119,6 +122,6 @@ class MemoryReplica:
         self.digest = zlib.crc32(batch, self.digest)
         self.history = history
         self.folded[history.slot] = history.checksum
-        self._on_folded(history, self.digest)
+        self._on_folded(history.end, self.digest)
         if self._rng.random() < 0.1:
             self._disk.history, self._disk.digest, self._disk.folded = history.pack(), self.digest, dict(self.folded)
