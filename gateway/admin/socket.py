@@ -22,6 +22,7 @@ from store.data_folder import SOCKET
 from store.engine import Engine
 from store.errors import StoreError
 from store.exports.stage import STAGING
+from store.local_store import LocalStore
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class AdminFront:
 
     def __init__(self, data_dir: Path, cluster: AdminQueries | None = None) -> None:
         """cluster: queries about the cluster that the node is part of."""
-        self._engine: Engine | None = None
+        self._store: LocalStore | None = None
         self._session_queries: AdminQueries = _NoStore()
         self._administration: AdminQueries = _NoStore()
         self._cluster = cluster
@@ -44,13 +45,13 @@ class AdminFront:
 
     def serve(self, engine: Engine, sessions: SessionDirectory) -> None:
         """Answer commands about this store from now on."""
-        self._engine = engine
+        self._store = engine
         self._session_queries = SessionQueries(engine, sessions)
         self._administration = Administration(engine, sessions.remove)
 
-    def serve_none(self) -> None:
-        """Refuse commands about a store from now on: another node leads."""
-        self._engine = None
+    def serve_copy(self, store: LocalStore | None) -> None:
+        """Stage this copy from now on, and refuse all other commands about a store: another node leads."""
+        self._store = store
         self._session_queries = self._administration = _NoStore()
 
     async def start(self) -> None:
@@ -83,9 +84,9 @@ class AdminFront:
         if not _STAGE.fullmatch(name):
             return _refusal(400, f"{name!r} is not the name of a stage")
         try:
-            if self._engine is None:
+            if self._store is None:
                 raise _not_leading()
-            staged = await self._engine.stage(self._data_dir / STAGING / name)
+            staged = await self._store.stage(self._data_dir / STAGING / name)
         except (StoreError, OSError) as error:
             return _refusal(503, str(error))
         return web.json_response({"begin": staged.begin, "position": staged.position, "time_ms": staged.time_ms})

@@ -19,6 +19,7 @@ from gateway.config.config import Config
 from gateway.config.store import store_config
 from gateway.http.front import HttpFront, HttpPages
 from gateway.net.bind import check_host
+from gateway.net.tls import TlsError
 from gateway.node.cluster_member import ClusterMember
 from gateway.node.ports import Ports
 from gateway.node.rpc_server import RpcServer
@@ -26,6 +27,7 @@ from gateway.node.served_store import ServedStore
 from gateway.node.services import rpc_server, warn_of_open_ports
 from gateway.node.store_node import outlive_gateways
 from gateway.node.store_tls import store_credentials
+from gateway.rpc.certificates import RpcCertificates
 from store.api import Store
 from store.cluster.clustered_store import ClusterConfig, ClusteredStore
 from store.cluster.member import Role
@@ -64,6 +66,8 @@ class ClusteredStoreNode:
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
         self._settings = store_config(config)
+        if config.grpc.certificate:  # it is needed when this node leads; what is wrong with it is said now
+            RpcCertificates("gRPC", config.grpc.certificate, config.grpc.key, config.grpc.client_ca)
         about = ClusterConfig(
             cluster.name, cluster.log, cluster.address, cluster.options, cluster.leader_timeout_s, cluster.poll_ms
         )
@@ -156,6 +160,13 @@ class ClusteredStoreNode:
 
     async def _change(self) -> None:
         """Bring the fronts to the role of the node, until cancelled."""
+        try:
+            await self._change_forever()
+        except Exception:
+            log.critical("the fronts of this node failed", exc_info=True)
+            self.ended.set()
+
+    async def _change_forever(self) -> None:
         assert self._store is not None
         while True:
             await self._changed.wait()
@@ -188,13 +199,13 @@ class ClusteredStoreNode:
                 log.info("this node leads in epoch %d; gRPC has port %d", self._store.history.epoch, port)
         except StoreError as error:  # it leads no more: a change of role is on its way
             log.warning("the service of this leader ended before it began: %s", error)
-        except OSError as error:
+        except (OSError, TlsError) as error:
             log.error("cloud services cannot reach this leader: %s", error)
 
     async def _end_service(self) -> None:
         """End all that uses the engine."""
         self._listener.serve(None)
-        self._admin.serve_none()
+        self._admin.serve_copy(None)
         await self._http.show(None)
         if self._rpc is not None:
             await self._rpc.stop(0.0)
@@ -212,6 +223,7 @@ class ClusteredStoreNode:
             self._authority.stop()
             self._authority = None
         self._followed = local
+        self._admin.serve_copy(local)
         if local is not None:
             store = cast("Store", local)  # it answers all that reads
             self._authority = Authority(store, self.config.mqtt.max_wrong_passwords)

@@ -113,7 +113,7 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     log.info("stopping")
     if lifeline >= 0:
         loop.remove_reader(lifeline)
-    if lifeline >= 0 and isinstance(node, StoreNode | ClusteredStoreNode):
+    if lifeline >= 0 and not ended.is_set() and isinstance(node, StoreNode | ClusteredStoreNode):
         # A supervisor stops the gateways first. Without it, or with a SIGTERM to all processes, they stop meanwhile.
         await node.outlive_gateways(_ORPHAN_SECONDS if orphaned.is_set() else _GATEWAYS_SECONDS)
     await node.stop()

@@ -230,6 +230,10 @@ async def test_a_leader_hands_over_on_command_and_nodes_trust_certificates(tmp_p
             assert said == f"node {second.name} leads\n"
             assert await leader(cluster) is second
             await progress(flows)
+            for node in cluster.nodes:
+                backup = tmp_path / f"{node.name}-backup"
+                said = await asyncio.to_thread(node.command_output, "backup", str(backup))
+                assert f"{backup}: the log from 0 to " in said
         await equal_views(cluster)
 
 
