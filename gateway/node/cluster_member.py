@@ -2,13 +2,18 @@
 leader."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+import grpc
+
 from gateway.admin.queries import AdminQueries, WrongRequest
 from store.cluster.clustered_store import ClusteredStore
 from store.cluster.member import Role
+from store.errors import StoreClosed
+from store.remote.status import ask_status
 
 _LOOK_S: Final = 0.5  # between two looks whether a new slot came
 _HANDED_S: Final = 45.0  # for another node to lead, and for this one to have read so far; less than a command waits
@@ -17,7 +22,19 @@ _HANDED_S: Final = 45.0  # for another node to lead, and for this one to have re
 class ClusterMember(AdminQueries):
     """One node of a cluster. Implements `gateway.http.cluster_state.ClusterState`."""
 
-    def __init__(self, store: ClusteredStore, name: str) -> None:
+    def __init__(
+        self,
+        store: ClusteredStore,
+        name: str,
+        address: str,
+        nodes: Callable[[], list[str]],
+        credentials: Callable[[], grpc.ChannelCredentials] | None,
+    ) -> None:
+        """address: of this node's store, as other nodes reach it. nodes: those that this node knows of others.
+        credentials: to ask other nodes."""
+        self._address = address
+        self._nodes = nodes
+        self._credentials = credentials
         self._store = store
         self._name = name
         self._loop = asyncio.get_running_loop()
@@ -72,6 +89,11 @@ class ClusterMember(AdminQueries):
             return "no node leads"
         return ""
 
+    def status(self) -> bytes:
+        """What this node says to others."""
+        about = {**self._about(), "nodes": self._nodes()}
+        return json.dumps(about).encode()
+
     def figures(self) -> dict[str, float]:
         history, unreached, now = self._store.history, self._store.unavailable, self._loop.time()
         return {
@@ -86,23 +108,46 @@ class ClusterMember(AdminQueries):
     # --- sluice cluster
 
     async def _status(self, body: dict[str, Any]) -> dict[str, Any]:
-        """`{"digest", "position"}` → the facts; with `digest` the digest of the views at `position`, or at the end."""
-        claim = self._store.leader
-        status: dict[str, Any] = {
-            **self.facts(),
-            "address": claim.address if claim is not None else None,
-            "silence_s": round(self.figures()["silence_seconds"], 1),
-            "trouble": self.trouble(),
-        }
-        engine = self._store.engine
-        if engine is not None:
-            names = [name.partition(b"/")[0].decode() for name in engine.gateway_registry.figures]
-            status["gateways"] = sorted(names)
+        """`{"digest", "position"}` → the facts, and under `others` those of other nodes. With `digest` the digest of
+        this node's views at `position`, or at its end."""
+        status = self._about()
+        status["others"] = await self._ask_others()
         if body.get("digest"):
             position = body.get("position")
             at, digest = await self._store.digest(None if position is None else int(position))
             status |= {"digest": digest.hex(), "digest_at": at}
         return status
+
+    def _about(self) -> dict[str, Any]:
+        claim, engine = self._store.leader, self._store.engine
+        about: dict[str, Any] = {
+            **self.facts(),
+            "address": self._address,
+            "leader_address": claim.address if claim is not None else None,
+            "silence_s": round(self.figures()["silence_seconds"], 1),
+            "trouble": self.trouble(),
+        }
+        if engine is not None:
+            names = [name.partition(b"/")[0].decode() for name in engine.gateway_registry.figures]
+            about["gateways"] = sorted(names)
+        return about
+
+    async def _ask_others(self) -> list[dict[str, Any]]:
+        """What other nodes say: those whose gateways the leader knows, and the leader."""
+        claim, nodes, found = self._store.leader, set(self._nodes()), dict[str, dict[str, Any]]()
+        if claim is not None and claim.address != self._address:
+            found[claim.address] = await self._ask(claim.address)
+            nodes |= set(found[claim.address].get("nodes", ()))
+        asked = sorted(nodes - {self._address, *found})
+        found |= zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True)
+        return [found[address] for address in sorted(found)]
+
+    async def _ask(self, address: str) -> dict[str, Any]:
+        try:
+            about: dict[str, Any] = json.loads(await ask_status(address, self._credentials))
+        except (StoreClosed, ValueError) as error:
+            return {"address": address, "trouble": str(error)}
+        return about
 
     async def _lead(self, body: dict[str, Any]) -> dict[str, Any]:
         """`{"node"}` → `{"leader"}` when that node leads."""

@@ -26,7 +26,7 @@ from gateway.node.rpc_server import RpcServer
 from gateway.node.served_store import ServedStore
 from gateway.node.services import rpc_server, warn_of_open_ports
 from gateway.node.store_node import outlive_gateways
-from gateway.node.store_tls import store_credentials
+from gateway.node.store_tls import gateway_credentials, store_credentials
 from gateway.rpc.certificates import RpcCertificates
 from store.api import Store
 from store.cluster.clustered_store import ClusterConfig, ClusteredStore
@@ -71,11 +71,12 @@ class ClusteredStoreNode:
         about = ClusterConfig(
             cluster.name, cluster.log, cluster.address, cluster.options, cluster.leader_timeout_s, cluster.poll_ms
         )
+        credentials = gateway_credentials(config.split)
         self._store = store = await ClusteredStore.open(config.data_dir, self._settings, about)
         store.on_role(self._on_role)
         store.before_close(self._let_go.wait)
-        self._member = member = ClusterMember(store, cluster.name)
-        self._listener = StoreListener(RemoteConfig(), member.leader)
+        self._member = member = ClusterMember(store, cluster.name, cluster.address, self._nodes, credentials)
+        self._listener = StoreListener(RemoteConfig(), member.leader, member.status)
         self._http = HttpFront(config.http, member)
         self._admin = AdminFront(config.data_dir, member)
         try:
@@ -149,6 +150,9 @@ class ClusteredStoreNode:
             self._on_role(Role.FOLLOWER, None)
             if isinstance(error, StoreFailed | OSError | SharedLogMisconfigured):  # a start does not mend the others
                 self.ended.set()
+
+    def _nodes(self) -> list[str]:
+        return self._served.nodes if self._served is not None else []
 
     # --- roles
 

@@ -44,6 +44,11 @@ class ServedStore:
         await self._server.stop()
         self.authority.stop()
 
+    @property
+    def nodes(self) -> list[str]:
+        """Addresses of the stores of all nodes that have a gateway attached."""
+        return self._server.nodes
+
     def figures(self) -> dict[str, Figures]:
         """The figures of all gateways."""
         figures = self.engine.gateway_registry.figures

@@ -11,8 +11,8 @@ EXAMPLE = "sluice cluster status --data-dir /var/lib/sluice"
 def add(subparsers: Subparsers) -> None:
     about = "show the state of a clustered node, and let another node lead"
     actions = add_actions(declare(subparsers, "cluster", about, EXAMPLE))
-    status = declare(actions, "status", "show who leads, and how far this node has the log", EXAMPLE, _status)
-    text = "add a digest of the views, which is equal on all nodes at equal positions (slow)"
+    status = declare(actions, "status", "show who leads, and how far each node has the log", EXAMPLE, _status)
+    text = "add a digest of this node's views, which is equal on all nodes at equal positions (slow)"
     status.add_argument("--digest", action="store_true", help=text)
     text = "the log position of the digest (default: the end that this node knows)"
     status.add_argument("--position", type=int, metavar="POSITION", help=text)
@@ -26,15 +26,19 @@ def add(subparsers: Subparsers) -> None:
 def _status(arguments: Arguments) -> int:
     body = {"digest": arguments.digest or arguments.position is not None, "position": arguments.position}
     facts = admin.ask_node(arguments.data_dir, "/cluster/status", body, body["digest"])
-    print_result(arguments, facts, "\n".join(_lines(facts)))
+    lines = _lines(facts) + [line for other in facts["others"] for line in _lines(other)]
+    print_result(arguments, facts, "\n".join(lines))
     return 1 if facts["trouble"] else 0
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
+    """What one node says; of a node that did not answer, that."""
+    if "node" not in facts:
+        return [facts["trouble"]]
     if facts["leader"] == facts["node"]:
         who = "leads"
     elif facts["leader"] is not None:
-        who = f"follows {facts['leader']} at {facts['address']}"
+        who = f"follows {facts['leader']} at {facts['leader_address']}"
     else:
         who = "follows, and no node leads"
     where = f"epoch {facts['epoch']}, slot {facts['slot']} {facts['silence_s']} s ago, position {facts['position']}"

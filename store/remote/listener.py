@@ -17,7 +17,7 @@ import msgspec
 
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
-from store.remote.wire import CHANNEL_OPTIONS, METHOD, SERVICE, VERSION, Hello, Verdict, Welcome, refusal
+from store.remote.wire import CHANNEL_OPTIONS, METHOD, SERVICE, STATUS, VERSION, Hello, Verdict, Welcome, refusal
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,18 @@ class Server(Protocol):
 
 
 class StoreListener:
-    """Addresses for gateways. `leader` is asked what to say while no store is served."""
+    """Addresses for gateways. `leader` is asked what to say while no store is served, `status` for what other nodes ask
+    of this one."""
 
-    def __init__(self, config: RemoteConfig, leader: Callable[[], Leader] = lambda: ("", "no store is open")) -> None:
+    def __init__(
+        self,
+        config: RemoteConfig,
+        leader: Callable[[], Leader] = lambda: ("", "no store is open"),
+        status: Callable[[], bytes] = bytes,
+    ) -> None:
         self._config = config
         self._leader = leader
+        self._status = status
         self._server: Server | None = None
         self._servers: list[grpc.aio.Server] = []
 
@@ -54,10 +61,11 @@ class StoreListener:
         """
         _check_free(address)
         server = grpc.aio.server(options=_OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._greet)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {METHOD.rpartition("/")[2]: handler}),)
-        )
+        handlers = {
+            METHOD.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(self._greet),
+            STATUS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._tell_status),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
             if credentials is None:
                 port = server.add_insecure_port(address)
@@ -75,6 +83,9 @@ class StoreListener:
 
     async def close(self) -> None:
         await asyncio.gather(*(server.stop(0) for server in self._servers))
+
+    async def _tell_status(self, _request: bytes, _context: Context) -> bytes:
+        return self._status()
 
     async def _greet(self, _requests: object, context: Context) -> None:
         try:

@@ -97,6 +97,11 @@ class StoreServer:
         for gateway in self.gateways.values():
             gateway.close()
 
+    @property
+    def nodes(self) -> list[str]:
+        """Addresses of the stores of all nodes that have a gateway attached."""
+        return self._nodes
+
     def _has_stopped(self) -> bool:
         return self._stopping
 

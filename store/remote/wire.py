@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 METHOD: Final = "/sluice.store.v1.Store/Attach"
+STATUS: Final = "/sluice.store.v1.Store/Status"  # see `store.remote.status`
 SERVICE: Final = "sluice.store.v1.Store"
 VERSION: Final = 1  # of this layout and of the items
 

@@ -231,6 +231,10 @@ async def test_a_leader_hands_over_on_command_and_nodes_trust_certificates(tmp_p
             assert await leader(cluster) is second
             await progress(flows)
             for node in cluster.nodes:
+                status = await asyncio.to_thread(node.status)
+                assert not status["trouble"]
+                others = {other["node"] for other in status["others"]}
+                assert others == {each.name for each in cluster.nodes if each is not node}
                 backup = tmp_path / f"{node.name}-backup"
                 said = await asyncio.to_thread(node.command_output, "backup", str(backup))
                 assert f"{backup}: the log from 0 to " in said
