@@ -26,12 +26,12 @@ def add(subparsers: Subparsers) -> None:
 def _status(arguments: Arguments) -> int:
     body = {"digest": arguments.digest or arguments.position is not None, "position": arguments.position}
     facts = admin.ask_node(arguments.data_dir, "/cluster/status", body, body["digest"])
-    lines = _lines(facts) + [line for other in facts["others"] for line in _lines(other)]
+    lines = lines_of(facts) + [line for other in facts["others"] for line in lines_of(other)]
     print_result(arguments, facts, "\n".join(lines))
     return 1 if facts["trouble"] else 0
 
 
-def _lines(facts: dict[str, Any]) -> list[str]:
+def lines_of(facts: dict[str, Any]) -> list[str]:
     """What one node says; of a node that did not answer, that."""
     if "node" not in facts:
         return [facts["trouble"]]

@@ -1,0 +1,42 @@
+"""What `sluice cluster status` prints."""
+
+from sluice.commands.cluster import lines_of
+
+LEADER = {
+    "node": "n1",
+    "leader": "n1",
+    "leader_address": "10.0.0.1:7071",
+    "epoch": 3,
+    "slot": 9,
+    "silence_s": 0.1,
+    "position": 4096,
+    "trouble": "",
+    "gateways": ["n1.g1", "n2.g1"],
+}
+
+
+def test_a_leader_and_a_follower() -> None:
+    assert lines_of(LEADER) == [
+        "node n1 leads: epoch 3, slot 9 0.1 s ago, position 4096",
+        "  gateways: n1.g1, n2.g1",
+    ]
+    follower = {**LEADER, "node": "n2", "digest": "ab", "digest_at": 4096}
+    del follower["gateways"]
+    assert lines_of(follower) == [
+        "node n2 follows n1 at 10.0.0.1:7071: epoch 3, slot 9 0.1 s ago, position 4096",
+        "  digest of the views at position 4096: ab",
+    ]
+
+
+def test_what_is_the_matter() -> None:
+    alone = {**LEADER, "leader": None, "gateways": [], "trouble": "no node leads"}
+    assert lines_of(alone) == [
+        "node n1 follows, and no node leads: epoch 3, slot 9 0.1 s ago, position 4096",
+        "  gateways: none",
+        "  no node leads",
+    ]
+    away = {**alone, "unreached": "timeout", "unreached_s": 4.5}
+    assert lines_of(away)[-1] == "  the shared log does not answer since 4.5 s: timeout"
+    assert lines_of({"address": "a:1", "trouble": "the node at a:1 does not answer"}) == [
+        "the node at a:1 does not answer"
+    ]
