@@ -71,10 +71,10 @@ class StoreServer:
         Returns the port. Raises OSError when the address is in use.
         """
         listener = StoreListener(self._config)
+        listener.serve(self)
         port = await listener.open(address, credentials)
         self._listener = listener
         self.begin()
-        listener.serve(self)
         return port
 
     def begin(self) -> None:
