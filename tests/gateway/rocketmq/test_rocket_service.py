@@ -8,14 +8,14 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from cloud_sdk import Client, Happened
+from cloud_sdk import Client, Decision, Happened, Message
 from gateway.auth.authority import Authority
 from gateway.config.config import GroupConfig, GrpcConfig
 from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from store.config import StoreConfig
 from store.engine import Engine
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 ME = (("x-mq-client-id", "service"),)
 TOPIC, GROUP = pb.Resource(name="home"), pb.Resource(name="group")
@@ -455,3 +455,35 @@ async def test_traces_name_the_clients_of_a_group(tmp_path: Path) -> None:
         [(Happened.LEASED, "service"), (Happened.POSTPONED, "service"), (Happened.FINISHED, "service")],
         [(Happened.LEASED, "service"), (Happened.DEAD_LETTERED, "service")],
     ]
+
+
+async def test_a_client_checks_transactions_of_others_only_when_these_are_gone(tmp_path: Path) -> None:
+    """Also when the others use Sluice's SDK."""
+    settings = StoreConfig(segment_size=1 << 20, transaction_check_s=0.05, transaction_checks=1000)
+    engine = await Engine.open(tmp_path, settings)
+    server = RpcServer(engine, Authority(engine, 0), settings=settings)
+    endpoint = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    asked: list[bytes] = []
+
+    async def check(message: Message) -> Decision:
+        asked.append(message.payload)
+        return Decision.UNKNOWN if len(asked) < 3 else Decision.COMMIT
+
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        stream = Wire(channel).telemetry()
+        publishing = pb.Publishing(topics=[TOPIC])
+        await stream.write(pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing=publishing)))
+        await stream.read()
+        async with Client(endpoint, name="shop") as before, Client(endpoint, name="shop") as client:
+            async with client.transaction_checks(check):
+                await until(lambda: server._service is not None and server._service._held._streams)
+                await before.transaction().send("home/x", b"connected")
+                await until(lambda: len(asked) == 3)
+                await until(lambda: not engine.stats().held)
+            await until(lambda: server._service is not None and not server._service._held._streams)
+            await before.transaction().send("home/x", b"gone")
+        command = (await stream.read()).recover_orphaned_transaction_command
+        stream.cancel()
+    await server.stop(0.2)
+    await engine.close()
+    assert command.message.body == b"gone"
