@@ -57,7 +57,7 @@ class ReceiveCalls:
         """Lease messages. Wait for the first one as long as the request and `left_s` (the rest of the call's timeout)
         allow. Raises `RocketError`, `RequestError` and `StoreError`."""
         topic = request.message_queue.topic
-        source = source_of(request.group, topic, self._store.partitions)
+        source = source_of(request.group, topic, self._store)
         await require_consuming(self._store, source)
         invisible_ms = self._invisible_ms(request)
         records = min(request.batch_size or _BATCH, self._limits.max_fetch_records)

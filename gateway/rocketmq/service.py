@@ -86,8 +86,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         determines its partition, and members of a group receive from all partitions."""
         count = 1
         if not request.topic.name.startswith("%DLQ%"):
-            parent_of_topic(request.topic)
-            count = self._store.partitions
+            count = self._store.partition_count(parent_of_topic(request.topic))
         queues = [self._queue(request.topic, request.endpoints, number) for number in range(count)]
         return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
@@ -95,7 +94,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     async def QueryAssignment(
         self, request: pb.QueryAssignmentRequest, context: _Context
     ) -> pb.QueryAssignmentResponse:
-        source_of(request.group, request.topic, self._store.partitions)
+        source_of(request.group, request.topic, self._store)
         queue = self._queue(request.topic, request.endpoints, -1)
         return pb.QueryAssignmentResponse(status=OK, assignments=[pb.Assignment(message_queue=queue)])
 

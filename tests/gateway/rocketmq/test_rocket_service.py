@@ -96,7 +96,9 @@ def handle(message: pb.Message) -> str:
 
 @pytest.fixture
 async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
-    settings = StoreConfig(segment_size=1 << 20, retry_delays_s=(1.5, 20), max_deliveries=5)
+    settings = StoreConfig(
+        segment_size=1 << 20, parent_partitions={b"wide": 9}, retry_delays_s=(1.5, 20), max_deliveries=5
+    )
     engine = await Engine.open(tmp_path, settings)
     server = RpcServer(engine, Authority(engine, 0), settings=settings, config=CONFIG)
     port = await server.start("127.0.0.1", 0)
@@ -116,6 +118,28 @@ async def test_routes_have_the_endpoints_of_the_client(wire: Wire) -> None:
     asked = pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=endpoints)
     (assignment,) = (await wire.call("QueryAssignment", asked)).assignments
     assert (assignment.message_queue.id, assignment.message_queue.broker.endpoints) == (-1, endpoints)
+
+
+async def test_a_topic_has_as_many_queues_as_its_parent_topic_has_partitions(wire: Wire) -> None:
+    topic = pb.Resource(name="wide")
+    route = await wire.call("QueryRoute", pb.QueryRouteRequest(topic=topic))
+    assert [each.id for each in route.message_queues] == list(range(9))
+    fields = {"message_id": "01", "message_type": pb.FIFO}
+    for key in map(str, range(40)):
+        message = pb.Message(topic=topic, body=key.encode(), system_properties={**fields, "message_group": key})
+        await wire.call("SendMessage", pb.SendMessageRequest(messages=[message]))
+    ends: list[int] = []
+    for number in range(9):
+        queue = pb.MessageQueue(topic=topic, id=number)
+        asked = pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.END)
+        ends.append((await wire.call("QueryOffset", asked)).offset)
+    assert sum(ends) == 40
+    assert ends[8]
+    asked = pb.QueryOffsetRequest(message_queue=pb.MessageQueue(topic=topic, id=9), query_offset_policy=pb.END)
+    answer = await wire.call("QueryOffset", asked)
+    assert (answer.status.code, answer.status.message) == (pb.BAD_REQUEST, "there is no queue 9: there are 9")
+    bodies = [message.body for message in await wire.receive(topic=topic, batch_size=100)]
+    assert sorted(bodies, key=int) == [b"%d" % key for key in range(40)]
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a+", "#", "$SYS", "n" * 256])

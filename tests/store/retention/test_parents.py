@@ -132,12 +132,12 @@ class Log:
             own = [entry for entry in self.records if entry[2] == topic]
             await self.check_queue(topic_queue(topic), own)
         for parent in {topic.split(b"/")[0] for topic in TOPICS}:
-            for number in range(self.engine.partitions):
+            count = self.engine.partition_count(parent)
+            for number in range(count):
                 own = [
                     entry
                     for entry in self.records
-                    if entry[2].split(b"/")[0] == parent
-                    and partition_of(record.tag_of(entry[2], b""), self.engine.partitions) == number
+                    if entry[2].split(b"/")[0] == parent and partition_of(record.tag_of(entry[2], b""), count) == number
                 ]
                 await self.check_queue(partition_queue(parent, number), own)
         if await self.engine.session(b"s") is not None:
@@ -210,8 +210,9 @@ def test_any_history_with_ages_by_parent_equals_the_model(tmp_path_factory, hist
     asyncio.run(run())
 
 
-async def test_a_parent_keeps_only_segments_that_it_has_records_in(tmp_path: Path):
-    log = Log(tmp_path, CONFIG)
+@pytest.mark.parametrize("counts", [{}, {b"long": 7}])
+async def test_a_parent_keeps_only_segments_that_it_has_records_in(tmp_path: Path, counts: dict[bytes, int]):
+    log = Log(tmp_path, replace(CONFIG, parent_partitions=counts))
     await log.open()
     for _ in range(8):
         await log.publish(b"brief/1", 1500)
@@ -259,11 +260,11 @@ async def test_the_cost_does_not_grow_with_queues_and_is_bounded_with_parents(tm
     await log.engine._retention.enforce()
     begin = log.engine.stats().log_begin
     assert begin >= 6 * SEGMENT
-    assert asked <= (begin // SEGMENT + 1) * log.engine.partitions * parents
+    assert asked <= (begin // SEGMENT + 1) * log.engine.partitions.default * parents
     before, asked = asked, 0
     for _ in range(5):
         await log.engine._retention.enforce()
-    assert asked <= 5 * log.engine.partitions  # the parent that kept the segment last is asked first
+    assert asked <= 5 * log.engine.partitions.default  # the parent that kept the segment last is asked first
     assert before > asked / 5
     await log.engine.close()
     monkeypatch.setattr("store.retention.expiry._MAX_PARENTS", 2)

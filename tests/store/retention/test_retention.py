@@ -128,7 +128,7 @@ async def run(path: Path, history: list[object]) -> None:
         return model.now
 
     engine = await Engine.open(path / "0", CONFIG, clock=clock)
-    model = Model(engine.partitions)
+    model = Model(engine.partitions.default)
     first = [
         control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"s"),
         control.subscribed(b"s", [StoredSubscription(b"#", 1, False, False, 0, 0, 0, 0)]),
