@@ -311,6 +311,7 @@ class Batch:
     next_offset: int  # where to continue
     offsets: Sequence[int] = ()  # of each record, if there was a selection; else they are consecutive
     gone: int = 0  # records between the requested offset and `next_offset` that are gone from the log
+    partitions: int = 0  # that the parent topic has by now
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()

@@ -67,7 +67,12 @@ class ReplyTopic:
         while True:
             try:
                 batch = await self._reader.pull(
-                    self._parent, partition, offset, wait_seconds=_WAIT_S, topic_filter=self._topic
+                    self._parent,
+                    partition,
+                    offset,
+                    wait_seconds=_WAIT_S,
+                    topic_filter=self._topic,
+                    known_partitions=len(self._readers),
                 )
             except OffsetOutOfRange as error:  # retention was faster
                 offset = error.begin
@@ -79,6 +84,8 @@ class ReplyTopic:
             for message in batch.messages():
                 self._on_answer(message)
             offset = batch.next_offset
+            for added in range(len(self._readers), batch.partitions):
+                self._readers.append(asyncio.create_task(self._read(added, 0)))
 
     def _on_answer(self, message: Message) -> None:
         correlation = message.correlation_data

@@ -108,3 +108,4 @@ class Kind(IntEnum):
     GATEWAY_JOINED = 32
     GATEWAY_LEFT = 33
     LOG_TRIMMED = 34
+    TOPIC_PARTITIONS = 35

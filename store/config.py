@@ -31,7 +31,7 @@ class StoreConfig:
     """Settings of a store. Raises ValueError for a value out of range.
 
     `partitions`, `segment_size` and `generation_segments` are fixed when the data folder is created: the folder
-    keeps them, and later values are ignored.
+    keeps them, and later values are ignored. `parent_partitions` may only grow for a parent topic that has messages.
     """
 
     partitions: int = 4  # per parent topic
@@ -53,6 +53,7 @@ class StoreConfig:
     max_queue_ends: int = 2 << 20  # queues whose end is in memory, 32 bytes each; others cost a seek when used
     view_flush_bytes: int = 256 << 20  # of log that a restart may have to replay
     view_cache_bytes: int = 64 << 20  # RocksDB's block cache
+    parent_partitions: Mapping[bytes, int] = field(default_factory=dict)  # `partitions` of these parent topics
     retention_age_s: float = 0  # remove segments whose newest record is older; 0: never
     retention_parents: Mapping[bytes, float] = field(default_factory=dict)  # retention_age_s of these parent topics
     retention_bytes: int = 0  # remove the oldest segments while the rest has at least these bytes; 0: never
@@ -117,5 +118,10 @@ class StoreConfig:
         if not self.retry_delays_s or min(self.retry_delays_s) < 0:
             raise ValueError("retry_delays_s must be one delay or more, none negative")
         hours_of_day(self.retention_hours)
+        self._check_parents()
+
+    def _check_parents(self) -> None:
+        if any(b"/" in parent or not 1 <= count <= 0xFFFF for parent, count in self.parent_partitions.items()):
+            raise ValueError("parent_partitions must be first levels of topics with 1 to 65535 partitions")
         if any(b"/" in parent or age_s < 0 for parent, age_s in self.retention_parents.items()):
             raise ValueError("retention_parents must be first levels of topics with ages that are not negative")

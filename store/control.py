@@ -8,7 +8,7 @@ Source: `docs/format.md`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, Self, TypeVar
+from typing import Annotated, ClassVar, Final, Self, TypeVar
 
 import msgspec
 
@@ -293,6 +293,16 @@ class ShareHandedOver(ControlRecord, frozen=True):
     handed: Sequence[
         tuple[bytes, int, int]
     ]  # (client id, packet id, offset); packet id 0: the session is not in the log
+
+
+# --- parent topics
+
+
+class TopicPartitions(ControlRecord, frozen=True):
+    """The parent topic has this many partitions from here on. Ignored when it has messages and as many or more."""
+
+    kind = Kind.TOPIC_PARTITIONS
+    count: Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)]
 
 
 # --- accounts

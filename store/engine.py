@@ -6,10 +6,14 @@ answers the append last. Reads are in `store.queries`.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
+from store import control
 from store.api import (
+    Appended,
     Attendance,
     DeadLetterReason,
     Done,
@@ -28,6 +32,10 @@ from store.log.disk import Disk
 from store.log.writer import Clock, SealedBatch, clock_ms
 from store.opening import OpenedStore, open_store
 from store.retention.retention import Retention
+
+logger = logging.getLogger(__name__)
+
+_MAX_COUNTS: Final = 1024  # parent topics with a number of partitions of their own
 
 
 class Engine(LocalStore):
@@ -61,6 +69,7 @@ class Engine(LocalStore):
         )
         self.gateway_registry = GatewayRegistry(self._views.gateways, self._log.append, opened.config.lease_s)
         self._segment_end = 0  # of the segment that was written last
+        self._begun_at = 0  # the log's end when the store was open
 
     @classmethod
     async def open(cls, path: Path, config: StoreConfig, disk: Disk | None = None, clock: Clock = clock_ms) -> "Engine":
@@ -78,8 +87,9 @@ class Engine(LocalStore):
         engine = cls(opened, config, asyncio.get_running_loop())
         try:
             await engine._start()
+            await engine._set_partitions(config.parent_partitions)
         except BaseException:
-            await engine.close()
+            await engine.close_after_failed_start()
             raise
         return engine
 
@@ -89,6 +99,34 @@ class Engine(LocalStore):
             await self._removal.keep_held(self._views.begin)
         self._held.start()
         self._retention.start()
+
+    async def _set_partitions(self, wanted: Mapping[bytes, int]) -> None:
+        """Have these parent topics have so many partitions from now on, where they have fewer or no messages yet.
+
+        Raises `StoreError`.
+        """
+        known = self.partitions
+        if len({*known.counts, *wanted}) > _MAX_COUNTS:
+            raise StoreError(f"at most {_MAX_COUNTS} parent topics may have a number of partitions of their own")
+        changed: list[bytes] = []
+        for parent, count in wanted.items():
+            has = known.of(parent)
+            if count > has or (count < has and not any(each.end for each in await self.partition_bounds(parent))):
+                changed.append(control.TopicPartitions(count).frame(parent))
+            elif count < has:
+                logger.warning(
+                    "parent topic %r has messages in %d partitions; the configured %d is ignored",
+                    parent.decode(errors="replace"),
+                    has,
+                    count,
+                )
+        if changed:
+            answer: asyncio.Future[Appended] = self._loop.create_future()
+            self.append(changed, answer.set_result)
+            error = (await answer).error
+            if error is not None:
+                raise error
+        self._begun_at = self._log.end
 
     async def close(self) -> None:
         """Commit accepted appends, checkpoint the views and unlock the folder."""
@@ -101,7 +139,8 @@ class Engine(LocalStore):
 
         A prepared segment would take its place on disk until a start succeeds.
         """
-        self._is_discarded = self._writer.epoch == 1 and not self._log.end and not self._log.pending_bytes
+        is_unused = self._log.end == self._begun_at and not self._log.pending_bytes
+        self._is_discarded = self._writer.epoch == 1 and is_unused
         await self.close()
 
     def offer(self, frames: list[bytes], done: Done) -> StoreError | None:

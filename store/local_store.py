@@ -29,7 +29,6 @@ class LocalStore(Queries):
 
     def __init__(self, opened: OpenedStore, config: StoreConfig, loop: asyncio.AbstractEventLoop) -> None:
         self.meta = opened.meta
-        self.partitions = opened.config.partitions
         self._config = config
         self._loop = loop
         self._folder = opened.folder

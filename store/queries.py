@@ -35,6 +35,7 @@ from store.errors import LogCorrupt, OffsetOutOfRange
 from store.log.reader import LogReader
 from store.producer_progress import cut_from
 from store.views.fold import Views
+from store.views.queues.partitions import Partitions
 from store.views.topics.retained import entered_at, frame_in, is_reference
 
 _MAX_RECORDS: Final = 1 << 16  # of one fetch
@@ -48,15 +49,22 @@ _MAX_ROWS: Final = 1000  # rows read per turn of the loop: a few milliseconds
 class Queries:
     """Reads over views that are complete up to the committed end of the log."""
 
-    partitions: int
     _views: Views
     _reader: LogReader
 
     async def bounds(self, queue: bytes) -> Bounds:
         return self._views.bounds((queue,))[0]
 
+    @property
+    def partitions(self) -> Partitions:
+        """How many partitions parent topics have."""
+        return self._views.partitions
+
+    def partition_count(self, parent: bytes) -> int:
+        return self.partitions.of(parent)
+
     async def partition_bounds(self, parent: bytes) -> list[Bounds]:
-        return self._views.bounds([partition_queue(parent, partition) for partition in range(self.partitions)])
+        return self._views.bounds([partition_queue(parent, number) for number in range(self.partition_count(parent))])
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
         at, wanted = offset, min(max_records, max_bytes // HEADER_SIZE + 1)

@@ -47,6 +47,7 @@ class PartitionReader:
                 selection=selection,
                 without=options.get("without", 0),
                 until=options.get("until", 0),
+                known_partitions=options.get("known_partitions", 0),
             )
         reply = await self._connection.call(self._connection.stub.Pull, request, wait_seconds)
         return Batch(
@@ -59,6 +60,7 @@ class PartitionReader:
             reply.next_offset,
             reply.offsets,
             reply.gone,
+            reply.partitions,
         )
 
     async def partitions(self, parent: str, *, topic_filter: str = "") -> list[PartitionBounds]:

@@ -20,8 +20,9 @@ _WAIT_S: Final = 20.0  # how long one Pull waits at the end
 class PullConsumer(Closable):
     """An async context manager and an endless async iterator of `Message`. For one task at a time.
 
-    It reads the given `partitions` of `parent`, or all of them. With a `group` it begins at the offsets that the group
-    has committed, else at `start`. One batch of each partition is read ahead.
+    It reads the given `partitions` of `parent`, or all of them, also those that the parent topic gets later. With a
+    `group` it begins at the offsets that the group has committed, else at `start`. One batch of each partition is read
+    ahead.
     """
 
     def __init__(
@@ -82,7 +83,10 @@ class PullConsumer(Closable):
                 batch = self._reads.pop(partition).result()
                 messages += batch.messages()
                 positions[partition] = batch.next_offset
-                self._start_read(partition, batch.next_offset)
+                added = range(len(positions), batch.partitions) if self._partitions is None else ()
+                positions.update(dict.fromkeys(added, 0))
+                for each in (partition, *added):
+                    self._start_read(each, positions[each])
             if messages or left <= 0:
                 return messages
 
@@ -158,7 +162,8 @@ class PullConsumer(Closable):
             known = {} if self._group is None else await self._reader.committed_offsets(self._group, self._parent)
             positions: dict[int, int] = {}
             for each in bounds:
-                begin = each.begin if self._start == "earliest" else each.end
+                is_added = bool(known) and each.partition > max(known)  # after the group committed
+                begin = each.begin if is_added or self._start == "earliest" else each.end
                 # A committed offset may be out of range: retention removed it, or the log is shorter than it was.
                 positions[each.partition] = min(max(known.get(each.partition, begin), each.begin), each.end)
             if self._partitions is not None:
@@ -176,6 +181,7 @@ class PullConsumer(Closable):
                 offset,
                 max_records=self._max_records,
                 wait_seconds=_WAIT_S,
+                known_partitions=len(self._positions or ()) if self._partitions is None else 0,
                 **self._selection,
             )
         )

@@ -68,7 +68,7 @@ class Rejection(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("parent", "partition", "offset", "max_records", "max_bytes", "wait_ms", "selection", "without", "until")
+    __slots__ = ("parent", "partition", "offset", "max_records", "max_bytes", "wait_ms", "selection", "without", "until", "known_partitions")
     PARENT_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class PullRequest(_message.Message):
     SELECTION_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     parent: str
     partition: int
     offset: int
@@ -87,10 +88,11 @@ class PullRequest(_message.Message):
     selection: Selection
     without: int
     until: int
-    def __init__(self, parent: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., without: _Optional[int] = ..., until: _Optional[int] = ...) -> None: ...
+    known_partitions: int
+    def __init__(self, parent: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., without: _Optional[int] = ..., until: _Optional[int] = ..., known_partitions: _Optional[int] = ...) -> None: ...
 
 class PullReply(_message.Message):
-    __slots__ = ("offset", "count", "frames", "begin", "end", "offsets", "next_offset", "gone")
+    __slots__ = ("offset", "count", "frames", "begin", "end", "offsets", "next_offset", "gone", "partitions")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +101,7 @@ class PullReply(_message.Message):
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     offset: int
     count: int
     frames: bytes
@@ -107,7 +110,8 @@ class PullReply(_message.Message):
     offsets: _containers.RepeatedScalarFieldContainer[int]
     next_offset: int
     gone: int
-    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., frames: _Optional[bytes] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., next_offset: _Optional[int] = ..., gone: _Optional[int] = ...) -> None: ...
+    partitions: int
+    def __init__(self, offset: _Optional[int] = ..., count: _Optional[int] = ..., frames: _Optional[bytes] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., next_offset: _Optional[int] = ..., gone: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class PartitionsRequest(_message.Message):
     __slots__ = ("parent", "topic_filter")

@@ -5,7 +5,7 @@ from gateway.auth.refusal import ClientRefused
 from gateway.config.config import MqttConfig
 from gateway.connection.connection import Connection
 from gateway.mqtt.encode import ConnackProperties, connack
-from gateway.mqtt.packets import Connect
+from gateway.mqtt.packets import MQTT_5, Connect
 from gateway.mqtt.reasons import ReasonCode
 
 
@@ -32,6 +32,8 @@ class Connack:
         return min(packet.keep_alive, self._config.max_keep_alive)
 
     def accept(self, connection: Connection, packet: Connect, identity: Identity, expiry: int, present: bool) -> bytes:
+        if packet.version != MQTT_5:
+            return connack(packet.version, ReasonCode.SUCCESS, present)
         properties = ConnackProperties()
         keep_alive = self.keep_alive(packet)
         if expiry != packet.session_expiry_interval:

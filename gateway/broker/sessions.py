@@ -19,6 +19,7 @@ from gateway.broker.authentication import Authentication
 from gateway.broker.client_locks import ClientLocks
 from gateway.broker.client_ownership import SINGLE_NODE, ClientOwnership
 from gateway.broker.connack import Connack
+from gateway.broker.eager_task import start_eagerly
 from gateway.broker.handle_subscribe import SubscribeHandler
 from gateway.broker.session_checkpoint import SessionCheckpoint, last_records, records_of_unsubscribed
 from gateway.broker.session_restore import SessionRestore
@@ -137,7 +138,11 @@ class Sessions:
         if packet.authentication_method is not None:
             seconds = connection.admission.connect_timeout
             connection.enhanced_auth = EnhancedAuthentication(connection, packet.authentication_method, seconds)
-        self._spawn(self._connect(connection, packet))
+            self._spawn(self._connect(connection, packet))
+        elif self._ownership.is_shared:
+            self._spawn(self._connect(connection, packet))
+        else:  # most clients wait for nothing
+            start_eagerly(self._connect(connection, packet), self._spawn)
 
     async def _connect(self, connection: Connection, packet: Connect) -> None:
         try:

@@ -166,6 +166,9 @@ class StoreSettings:
     segment_size: int = bounded(256 * 1024 * 1024, 4096, 1 << 30)  # bytes
     partitions: int = bounded(4, 1, 1024)  # per parent topic; fixed when the data folder is created
     retention_age_s: int = bounded(0, 0, 1 << 40)  # segments whose newest message is older are removed; 0: never
+    # Partitions by parent topic, in place of `partitions`: {"sensors": 16}. They may only become more once there are
+    # messages. In the environment as JSON.
+    parent_partitions: dict[str, int] = field(default_factory=dict)
     # Retention age by parent topic, in place of retention_age_s: {"debug": 3600}. In the environment as JSON.
     retention_parents: dict[str, int] = field(default_factory=dict)
     serve_damaged: bool = False  # read the whole log at the start, and serve around damage
@@ -395,6 +398,11 @@ def _check_mqtt(mqtt: MqttConfig) -> None:
             raise ConfigError(f"mqtt.{name} must be a text of at most 1024 bytes without U+0000")
 
 
+def _check_parent(name: str, parent: str) -> None:
+    if any(mark in parent for mark in "/+#\0"):
+        raise ConfigError(f"store.{name} must name first levels of topics, not {parent!r}")
+
+
 def _check_store(config: Config) -> None:
     store, max_packet = config.store, config.mqtt.max_packet_size
     if store.segment_size % 4096:
@@ -402,8 +410,11 @@ def _check_store(config: Config) -> None:
     for parent, age_s in store.retention_parents.items():
         if not 0 <= age_s <= 1 << 40:
             raise ConfigError(f"store.retention_parents.{parent} must be between 0 and {1 << 40}, not {age_s}")
-        if any(mark in parent for mark in "/+#\0"):
-            raise ConfigError(f"store.retention_parents must name first levels of topics, not {parent!r}")
+        _check_parent("retention_parents", parent)
+    for parent, count in store.parent_partitions.items():
+        if not 1 <= count <= 1024:
+            raise ConfigError(f"store.parent_partitions.{parent} must be between 1 and 1024, not {count}")
+        _check_parent("parent_partitions", parent)
     try:
         hours_of_day(store.retention_hours)
     except ValueError as error:

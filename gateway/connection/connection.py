@@ -172,15 +172,21 @@ class Connection(PublishHandler):
         self.resume_reading()
 
     def _before_session(self, packets: list[Packet]) -> None:
-        for packet in packets:
+        for i in range(len(packets)):
+            packet = packets[i]
             if isinstance(packet, Connect):
                 self.connecting = True
                 self.version = packet.version
                 self.client_id = packet.client_id
                 self.maximum_packet_size = packet.maximum_packet_size
                 self.problem_information = packet.request_problem_information
-                self.pause_reading()
+                if packet.authentication_method is None and i + 1 < len(packets):
+                    self.early = packets[i + 1 :]
                 self.requests.connect(self, packet)
+                if self.connecting:
+                    self.pause_reading()
+                if packet.authentication_method is None:
+                    return
             elif self.enhanced_auth is not None:
                 self._during_authentication(self.enhanced_auth, packet)
             else:

@@ -19,7 +19,7 @@ async def find_next_position(store: MessageStore, parent: bytes, position: int, 
         return position  # reading there counts the damage
     since = store_time_of(chunk.data, 0)
     first: int | None = None
-    for number in range(store.partitions):
+    for number in range(store.partition_count(parent)):
         try:
             entered = await _next_entry(store, partition_queue(parent, number), since)
         except OffsetOutOfRange:

@@ -88,7 +88,13 @@ class RpcServer:
             ),
         )
         self._rocket = RocketService(
-            self._store, self._service.groups, self._service.pulls, self._limits, self._settings, self._groups
+            self._store,
+            self._service.groups,
+            self._service.pulls,
+            self._service.is_checked,
+            self._limits,
+            self._settings,
+            self._groups,
         )
         add_SluiceServicer_to_server(self._service, server)
         add_MessagingServiceServicer_to_server(self._rocket, server)

@@ -6,7 +6,7 @@ node asks another producer of the same topic, as RocketMQ does.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gateway.config.config import GroupConfig
@@ -28,6 +28,8 @@ _MAX_TOPICS: Final = 1_024  # remembered for one client
 _BATCH: Final = 32  # messages that a push consumer requests at once
 _POLL_S: Final = 20  # long polling time of a push consumer
 GroupConfigs = Mapping[bytes, GroupConfig]  # by name
+# Whether a client of another protocol sent a half message and gets its transaction checks.
+IsChecked = Callable[[HeldMessage], bool]
 _CONSUMERS: Final = frozenset((pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER))
 
 
@@ -65,8 +67,11 @@ class TelemetryClient:
 class TelemetryClients:
     """All clients of a node. A new stream of a client replaces the older one."""
 
-    def __init__(self, store: Store, config: StoreConfig, max_body: int, groups: GroupConfigs) -> None:
+    def __init__(
+        self, store: Store, is_checked: IsChecked, config: StoreConfig, max_body: int, groups: GroupConfigs
+    ) -> None:
         self._store = store
+        self._is_checked = is_checked
         self._redelivery_policy = _redelivery_policy(config)
         self._max_body = max_body
         self._groups = groups
@@ -150,10 +155,13 @@ class TelemetryClients:
                 client.enqueue(half)
 
     def _client_to_check(self, half: HeldMessage) -> TelemetryClient | None:
-        """The client that sent a half message, or another client that publishes to the same parent topic."""
+        """The client that sent a half message. If it is not connected with any protocol, another client that publishes
+        to the same parent topic."""
         for client in self._clients.get(half.publisher.decode(errors="replace"), {}).values():
             if client.may_check(half.topic):
                 return client
+        if self._is_checked(half):
+            return None
         parent = parent_of(half.topic)
         return next((each for each in self._all() if parent in each.topics and each.may_check(half.topic)), None)
 

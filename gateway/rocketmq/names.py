@@ -12,6 +12,7 @@ from gateway.rocketmq.status import RocketError
 from gateway.rpc.long_polling import Source, dead_letter_source, parent_source
 from matcher.names import is_shared
 from matcher.reserved import DOLLAR
+from store.api import QueueStore
 
 _DEAD_LETTERS: Final = "%DLQ%"
 _MAX_NAME: Final = 255  # bytes of a topic or a group
@@ -33,7 +34,7 @@ def resource_of(parent: bytes) -> pb.Resource:
     )
 
 
-def source_of(group: pb.Resource, topic: pb.Resource, partitions: int) -> Source:
+def source_of(group: pb.Resource, topic: pb.Resource, store: QueueStore) -> Source:
     """The source that a group receives a topic from. Raises `RocketError`."""
     name = group_name(group)
     if topic.name.startswith(_DEAD_LETTERS):
@@ -43,7 +44,8 @@ def source_of(group: pb.Resource, topic: pb.Resource, partitions: int) -> Source
                 pb.ILLEGAL_TOPIC, f"{topic.name!r} does not have the dead letters of the group {name.decode()!r}"
             )
         return dead_letter_source(name)
-    return parent_source(name, parent_of_topic(topic), partitions)
+    parent = parent_of_topic(topic)
+    return parent_source(name, parent, store.partition_count(parent))
 
 
 def group_name(group: pb.Resource) -> bytes:

@@ -63,7 +63,7 @@ class PullMessageCalls:
     async def update_offset(self, request: pb.UpdateOffsetRequest) -> pb.UpdateOffsetResponse:
         queue = request.message_queue
         parent = self._parent(queue)
-        source = source_of(request.group, queue.topic, self._store.partitions)
+        source = source_of(request.group, queue.topic, self._store)
         await require_consuming(self._store, source)
         offset = native.PartitionOffset(partition=queue.id, offset=_offset(request.offset))
         await self._pulls.commit(
@@ -93,8 +93,9 @@ class PullMessageCalls:
         """The parent topic of a queue, whose partition exists and whose messages the caller may read."""
         parent = parent_of_topic(queue.topic)
         require_reading(parent + b"/#")
-        if not 0 <= queue.id < self._store.partitions:
-            raise RocketError(pb.BAD_REQUEST, f"there is no queue {queue.id}: there are {self._store.partitions}")
+        count = self._store.partition_count(parent)
+        if not 0 <= queue.id < count:
+            raise RocketError(pb.BAD_REQUEST, f"there is no queue {queue.id}: there are {count}")
         return parent
 
 

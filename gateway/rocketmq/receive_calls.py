@@ -1,5 +1,6 @@
 """The ReceiveMessage call: leases messages that match the filter of a group."""
 
+import asyncio
 from typing import Final
 
 import record
@@ -56,7 +57,7 @@ class ReceiveCalls:
         """Lease messages. Wait for the first one as long as the request and `left_s` (the rest of the call's timeout)
         allow. Raises `RocketError`, `RequestError` and `StoreError`."""
         topic = request.message_queue.topic
-        source = source_of(request.group, topic, self._store.partitions)
+        source = source_of(request.group, topic, self._store)
         await require_consuming(self._store, source)
         invisible_ms = self._invisible_ms(request)
         records = min(request.batch_size or _BATCH, self._limits.max_fetch_records)
@@ -92,15 +93,15 @@ class ReceiveCalls:
                 received.receipts.append(Receipts(run.queue, offset, 1, run.deliveries))
         try:
             await require_consuming(self._store, source)  # the rights may have changed during the wait
-        except RocketError:
-            await self.return_leases(received)
+        except BaseException:
+            await asyncio.shield(self._groups.return_leases(source, received.receipts))
             raise
         if request.auto_renew and self._clients.has(client_key):  # the end of its stream ends the renewal
             self._leases.add(client_key, source, received.receipts)
         return received
 
     async def return_leases(self, received: LeasedMessages) -> None:
-        """Make messages available again that did not reach the client."""
+        """Make messages available again that may not have reached the client. Their leases count as deliveries."""
         await self._groups.settle(received.source, (), [(receipt, 0) for receipt in received.receipts])
 
     def _start(self, source: Source) -> Start:

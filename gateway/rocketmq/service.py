@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import grpc.aio
 
 from gateway.rocketmq.access import client_key_of
-from gateway.rocketmq.clients import GroupConfigs, TelemetryClient, TelemetryClients
+from gateway.rocketmq.clients import GroupConfigs, IsChecked, TelemetryClient, TelemetryClients
 from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -51,8 +51,8 @@ def _or_status(kind: Callable[..., _Response]) -> Callable[[_Call[_Response]], _
 class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     """Answers the calls of RocketMQ's clients.
 
-    groups, pulls: those of the native service, so that members of both protocols wait in the same lines. configured:
-    groups that differ from the defaults, by name.
+    groups, pulls: those of the native service, so that members of both protocols wait in the same lines. is_checked:
+    whether that service asks the producer of a half message. configured: groups that differ from the defaults, by name.
     """
 
     def __init__(
@@ -60,13 +60,14 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         store: Store,
         groups: LongPolling,
         pulls: PullCalls,
+        is_checked: IsChecked,
         limits: RpcLimits,
         config: StoreConfig,
         configured: GroupConfigs,
     ) -> None:
         self._store = store
         self._leases = LeaseRenewal(groups)
-        self._clients = TelemetryClients(store, config, limits.max_message_bytes, configured)
+        self._clients = TelemetryClients(store, is_checked, config, limits.max_message_bytes, configured)
         self._sending = SendCalls(store, self._clients, limits)
         self._receiving = ReceiveCalls(store, groups, self._clients, self._leases, limits, configured)
         self._settling = SettleCalls(store, groups, self._leases, limits)
@@ -85,8 +86,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         determines its partition, and members of a group receive from all partitions."""
         count = 1
         if not request.topic.name.startswith("%DLQ%"):
-            parent_of_topic(request.topic)
-            count = self._store.partitions
+            count = self._store.partition_count(parent_of_topic(request.topic))
         queues = [self._queue(request.topic, request.endpoints, number) for number in range(count)]
         return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
@@ -94,7 +94,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     async def QueryAssignment(
         self, request: pb.QueryAssignmentRequest, context: _Context
     ) -> pb.QueryAssignmentResponse:
-        source_of(request.group, request.topic, self._store.partitions)
+        source_of(request.group, request.topic, self._store)
         queue = self._queue(request.topic, request.endpoints, -1)
         return pb.QueryAssignmentResponse(status=OK, assignments=[pb.Assignment(message_queue=queue)])
 

@@ -86,6 +86,6 @@ class SettleCalls:
         return pb.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def _source(self, group: pb.Resource, topic: pb.Resource) -> Source:
-        source = source_of(group, topic, self._store.partitions)
+        source = source_of(group, topic, self._store)
         await require_consuming(self._store, source)
         return source

@@ -168,6 +168,7 @@ class ConsumeStream:
             raise invalid("only the first request of a stream has a member")
         else:
             await self._require_rights()
+            member = self._member = self._calls.current(member)
         self._settle(member, request)
         if request.stops:
             await self._end_wait(is_answered=True)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
@@ -114,6 +114,17 @@ class GroupCalls:
         )
         return GroupMember(source, pop)
 
+    def current(self, member: GroupMember) -> GroupMember:
+        """The member with all partitions that its parent topic has by now."""
+        source = member.source
+        if source.key[:1] == b"p":
+            parent = source.key[1:]
+            count = self._store.partition_count(parent)
+            if count != len(source.queues):
+                source = parent_source(source.group, parent, count)
+                return GroupMember(source, replace(member.request, queues=source.queues))
+        return member
+
     def return_leases(self, member: GroupMember, popped: PopResult) -> None:
         """Make messages available again that were leased and not sent. If that fails, their leases expire later."""
         self._begin_return(
@@ -223,7 +234,8 @@ class GroupCalls:
             return dead_letter_source(group)
         if is_shared(group):
             raise invalid("a group name that begins with $share/ belongs to an MQTT shared subscription")
-        return parent_source(group, parent_name(request.parent), self._store.partitions)
+        parent = parent_name(request.parent)
+        return parent_source(group, parent, self._store.partition_count(parent))
 
 
 def _too_many_deliveries(count: int) -> RequestError:

@@ -95,6 +95,10 @@ class HeldCalls:
             if not streams:
                 del self._streams[publisher]
 
+    def has_stream(self, half: HeldMessage) -> bool:
+        """Whether the publisher of a half message is connected and gets its transaction checks."""
+        return any(stream.is_for(half.topic) for stream in self._streams.get(half.publisher, ()))
+
     def _send_checks(self, halves: Sequence[HeldMessage]) -> None:
         for half in halves:
             streams = self._streams.get(half.publisher, [])

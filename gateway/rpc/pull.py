@@ -44,20 +44,21 @@ class PullCalls:
         return reply
 
     async def offset_at(self, request: pb.OffsetAtRequest) -> pb.OffsetAtReply:
-        self._check(request.partition)
-        queue = partition_queue(parent_name(request.parent), request.partition)
+        parent = parent_name(request.parent)
+        self._check(parent, request.partition)
+        queue = partition_queue(parent, request.partition)
         return pb.OffsetAtReply(offset=await self._store.offset_at(queue, request.time_ms))
 
     async def pull(self, request: pb.PullRequest) -> pb.PullReply:
         """Read records of a partition. Wait for the first one if the request allows it."""
-        self._check(request.partition)
         limits, parent = self._limits, parent_name(request.parent)
+        self._check(parent, request.partition)
         most = limits.max_fetch_bytes if request.without & PART_PAYLOAD else limits.max_reply_bytes
         reader = _Reader(
             self._store,
             within(request.max_records, limits.max_fetch_records),
             within(request.max_bytes or limits.fetch_bytes, most),
-            partition_queue(parent, request.partition),
+            parent,
             request,
         )
         reply = await reader.read(request.offset)
@@ -85,7 +86,7 @@ class PullCalls:
         group, parent = group_name(request.group, self._limits), parent_name(request.parent)
         offsets: dict[int, int] = {}
         for entry in request.offsets:
-            self._check(entry.partition)
+            self._check(parent, entry.partition)
             offsets[entry.partition] = entry.offset
         if offsets:
             answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -106,21 +107,34 @@ class PullCalls:
             ]
         )
 
-    def _check(self, partition: int) -> None:
+    def _check(self, parent: bytes, partition: int) -> None:
         """Raises `RequestError` for a partition that does not exist."""
-        if partition >= self._store.partitions:
-            raise invalid(f"there is no partition {partition}: there are {self._store.partitions} partitions")
+        count = self._store.partition_count(parent)
+        if partition >= count:
+            raise invalid(f"there is no partition {partition}: there are {count} partitions")
 
 
 class _Reader:
     """Reads the partition of one call. The reply has the partition's records from its `offset` to its `next_offset`,
     or those of them that the request selects."""
 
-    __slots__ = ("_lost", "_max_bytes", "_max_records", "_queue", "_selector", "_store", "_until", "_without")
+    __slots__ = (
+        "_known",
+        "_lost",
+        "_max_bytes",
+        "_max_records",
+        "_parent",
+        "_queue",
+        "_selector",
+        "_store",
+        "_until",
+        "_without",
+    )
 
-    def __init__(self, store: Store, max_records: int, max_bytes: int, queue: bytes, request: pb.PullRequest) -> None:
+    def __init__(self, store: Store, max_records: int, max_bytes: int, parent: bytes, request: pb.PullRequest) -> None:
         self._store = store
-        self._queue = queue
+        self._parent = parent
+        self._queue = partition_queue(parent, request.partition)
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._selector: Selector | None = None  # None: everything is selected
@@ -129,11 +143,12 @@ class _Reader:
             self._selector = compile_selection(selection) if selection else None
         self._without = request.without & _PARTS
         self._until = request.until or _NO_END
+        self._known = request.known_partitions
         self._lost = 0  # records that were removed from the log before they were read
 
     def is_over(self, offset: int) -> bool:
-        """Whether the call wants no record from `offset` on."""
-        return offset >= self._until
+        """Whether the call wants no record from `offset` on, or does not wait for one."""
+        return offset >= self._until or 0 < self._known < self._store.partition_count(self._parent)
 
     async def read(self, offset: int) -> pb.PullReply:
         """The records from `offset` on. There may be none although more records follow."""
@@ -155,6 +170,7 @@ class _Reader:
             offsets=offsets,
             next_offset=next_offset,
             gone=self._lost,
+            partitions=self._store.partition_count(self._parent),
         )
 
     async def _fetch(self, offset: int, max_records: int, max_bytes: int, without: int) -> Fetched:

@@ -23,7 +23,7 @@ from gateway.rpc.trace import Trace
 from gateway.rpc.visibility import is_visible, may_check_transaction, visible_child
 from gateway.rpc.wakeups import Wakeups
 from record.layout import MAX_KEY
-from store.api import Store
+from store.api import HeldMessage, Store
 from store.errors import StoreError
 
 
@@ -52,6 +52,10 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     def pulls(self) -> PullCalls:
         """The calls by offset, which other services of the port share."""
         return self._pulls
+
+    def is_checked(self, half: HeldMessage) -> bool:
+        """Whether a client of this service sent a half message and gets its transaction checks."""
+        return self._held.has_stream(half)
 
     def stop(self) -> None:
         """End long polls with what they have, and end streams after all that they appended or settled is answered."""

@@ -91,7 +91,7 @@ class Trace:
     async def _add_stored(self, state: _TraceState) -> None:
         event = Event(kind=Event.STORED, time_ms=self._stored_ms, position=self._handle, who=self._publisher.decode())
         if state.entered_ms:
-            for partition in range(self._store.partitions):
+            for partition in range(self._store.partition_count(parent_of(self._topic))):
                 queue = _partition(self._topic, partition)
                 offset = await self._offset(state, queue)
                 if offset >= 0:

@@ -41,6 +41,7 @@ def add(subparsers: Subparsers) -> None:
         ("sessions", "the open sessions", None, "", "", _sessions),
         ("retained", "retained messages", "FILTER", "a topic filter", "'home/#'", _retained),
         ("topics", "the topics that have messages", "PREFIX", "the beginning of the topics", "home/", _topics),
+        ("partitions", "the partitions of a parent topic", "PARENT", "the parent topic", "home", _partitions),
         ("groups", "consumer groups and their place in each queue", None, "", "", _groups),
         (
             "dead-letters",
@@ -163,6 +164,11 @@ async def _topics(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[t
         after = page.after
         if after is None:
             return
+
+
+async def _partitions(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tuple[Row, str]]:
+    for number, bounds in enumerate(await snapshot.partition_bounds(arguments.name.encode())):
+        yield {"partition": number, **asdict(bounds)}, f"{number}: [{bounds.begin}, {bounds.end})"
 
 
 async def _offsets(snapshot: "Snapshot", arguments: Arguments) -> AsyncIterator[tuple[Row, str]]:

@@ -118,7 +118,8 @@ class ChildPage:
 class QueueStore(Protocol):
     """Reads of queues, of retained values and of topic names."""
 
-    partitions: int  # per parent topic
+    def partition_count(self, parent: bytes) -> int:
+        """How many partitions a parent topic has. It may grow between two openings of the store."""
 
     async def bounds(self, queue: bytes) -> Bounds: ...
 

@@ -43,7 +43,6 @@ class Snapshot(Queries):
     def __init__(
         self, segments: Segments, database: Database, views: Views, config: StoreConfig, undo: ExitStack
     ) -> None:
-        self.partitions = config.partitions
         self._generation_bytes = config.segment_size * config.generation_segments
         self._database = database
         self._views = views

@@ -13,9 +13,10 @@ from heapq import heappop, heappush, heapreplace
 from typing import Final
 
 from matcher.selector import Selection
-from record.layout import REFERENCE
+from record.layout import NAMES_KEY, REFERENCE
 from store.api import Ordering, PopRequest, Run
 from store.config import StoreConfig
+from store.groups.partition_growth import limit_of, not_passed, unfinished_growths
 from store.groups.pop_decision import PASSED, PopDecision, begin_all, turn_of
 from store.groups.queue_decision import MOST_DEAD, QueueDecision, runs_of
 from store.groups.selection import MOST_EXAMINED, SelectedMessages
@@ -23,12 +24,14 @@ from store.views.fold import Views
 from store.views.groups.key_order import KeyMessages, KeyOrder
 from store.views.groups.leases import UNSENT, QueueLeases
 from store.views.groups.pops import Key
+from store.views.queues.partitions import PartitionGrowth
 
 _MOST_COVERED: Final = 1 << 18  # offsets that all of `KeyOrders` cover: up to 200 bytes each
 _ORDER: Final = 64  # a `KeyOrder` counts as so many offsets more
 _FIRST_PAGE: Final = 32  # new messages that are examined at once; each further page is twice as long
 _PAGE: Final = 512  # at most
 _COMMIT_MS: Final = 10  # until a call is repeated that could not build on records under way
+_GROWTH_MS: Final = 1000  # until a message is examined again that waits for another partition
 _GONE: Final = bytes(REFERENCE)  # in place of a reference that is gone
 
 # What has to come before a message can be leased, if that is not a time.
@@ -110,17 +113,48 @@ class OrderedPopDecision(PopDecision):
         self._left = MOST_EXAMINED  # references and keys that may still be examined
         self._room = 0  # new messages that the group may still have unfinished
         self._opened: dict[bytes, _OrderedQueue] = {}
+        self._growths: list[PartitionGrowth] = []  # from before which the group may have unfinished messages
+        self._unexamined: list[PartitionGrowth] = []  # those of which it has not examined all from before
+        self._limits: dict[bytes, int] = {}  # of queues where these kept it from examining more
 
     def decide(self) -> None:
         begin_all(self._views, self._group, self._queues, self._start, self._now)
         self._room = self._config.max_group_leases - self._unfinished()
-        for queue in sorted(self._queues, key=turn_of):
+        queues = sorted(self._queues, key=turn_of)
+        self._growths = unfinished_growths(self._views.partitions, queues)
+        if self._growths:
+            self._decide_by_growths(queues)
+            return
+        for queue in queues:
             if not self._has_room:
                 break
             opened = self._open(queue)
             if opened is not None:
                 self._opened[queue.queue] = opened
                 self._lease_queue(opened)
+                self._finish(opened)
+
+    def _decide_by_growths(self, queues: list[QueueDecision]) -> None:
+        """Decide where messages of a partition may wait for those of any other."""
+        for queue in queues:
+            opened = self._open(queue)
+            if opened is not None:
+                self._opened[queue.queue] = opened
+        waiting = list(self._opened.values())
+        self._unexamined = not_passed(self._growths, self._reached())
+        while waiting and self._has_room:
+            for opened in waiting:
+                if self._has_room:
+                    self._lease_queue(opened)
+            self._unexamined = not_passed(self._unexamined, self._reached())
+            lifted = [name for name, at in self._limits.items() if limit_of(name, self._unexamined) > at]
+            for name in lifted:
+                del self._limits[name]
+            waiting = [self._opened[name] for name in lifted]
+        if self._limits:
+            self._wait(_GROWTH_MS)
+        for opened in self._opened.values():
+            self._finish(opened)
 
     def undo(self) -> None:
         super().undo()
@@ -139,7 +173,7 @@ class OrderedPopDecision(PopDecision):
         state = queue.state
         if state is None:
             if queue.uncommitted is not None:
-                self._wait_for_commit()
+                self._wait(_COMMIT_MS)
                 return None
             return _OrderedQueue(queue, self._new_order(queue, queue.next), first)
         order = state.order
@@ -155,7 +189,7 @@ class OrderedPopDecision(PopDecision):
         is_complete = self._cover_entries(opened, state)
         self._orders.use(state, order)
         if is_complete and order.end < queue.next:  # a pop of the group that was not ordered is under way
-            self._wait_for_commit()
+            self._wait(_COMMIT_MS)
             return None
         return opened if is_complete else None
 
@@ -163,10 +197,10 @@ class OrderedPopDecision(PopDecision):
         met = self._replaced[1] if self._replaced is not None and self._replaced[0] == queue.queue else -1
         return KeyOrder(begin, self._selection, self._is_of_named, met)
 
-    def _wait_for_commit(self) -> None:
-        """Have the call be repeated when the records of a queue under way may be committed."""
+    def _wait(self, ms: int) -> None:
+        """Have the call be repeated: records under way may be committed then, or another partition examined."""
         self.is_limited = True
-        self._retry_at = self._now + _COMMIT_MS
+        self._retry_at = min(self._now + ms, self._retry_at) if self._retry_at >= 0 else self._now + ms
 
     def _cover_entries(self, opened: _OrderedQueue, state: QueueLeases) -> bool:
         """Have the order cover all entries. Returns False if that takes more pops."""
@@ -198,7 +232,6 @@ class OrderedPopDecision(PopDecision):
         while self._has_room and self._look_ahead(opened, page):
             self._lease_ready(opened)
             page = min(2 * page, _PAGE)
-        self._finish(opened)
         if order.keys and self._has_room:
             self.is_limited = True
 
@@ -243,7 +276,10 @@ class OrderedPopDecision(PopDecision):
         elif wait != _NOTHING:
             order.expect(tag, key, wait)
         elif at < len(key.offsets):
-            heappush(free, (key.offsets[at], at, tag))
+            if self._growths and self._has_older(opened, key.offsets[at], tag):
+                order.expect(tag, key, self._now + _GROWTH_MS)
+            else:
+                heappush(free, (key.offsets[at], at, tag))
         elif not key.offsets:
             order.remove(tag)
 
@@ -264,19 +300,53 @@ class OrderedPopDecision(PopDecision):
             heappop(free)
             return True
         at, wait = self._next_free(opened, key, at + 1)
-        if wait == _NOTHING and at < len(key.offsets):
+        if self._growths and at < len(key.offsets) and self._has_older(opened, key.offsets[at], tag):
+            heappop(free)
+        elif wait == _NOTHING and at < len(key.offsets):
             heapreplace(free, (key.offsets[at], at, tag))
         else:
             heappop(free)
         return True
 
+    def _has_older(self, opened: _OrderedQueue, offset: int, tag: int) -> bool:
+        """Whether an older message of a key is not finished that entered another partition, before the parent topic got
+        more of them."""
+        name = opened.queue.queue
+        for growth in self._growths:
+            if offset < growth.begin(name) or (self._is_of_named and not tag & NAMES_KEY):
+                continue
+            before = growth.queue_of(tag)
+            if before != name and self._has_unfinished(before, tag, growth.ends[before]):
+                return True
+        return False
+
+    def _has_unfinished(self, queue: bytes, tag: int, end: int) -> bool:
+        """Whether messages of a key before the offset `end` of a queue are not finished."""
+        opened = self._opened.get(queue)
+        if opened is None:
+            return any(each.queue == queue for each in self._queues)
+        key = opened.order.keys.get(tag)
+        for offset in key.offsets if key is not None else ():
+            if offset >= end:
+                break
+            if self._wait_of(opened.queue, offset) != _FINISHED:
+                return True
+        return False
+
+    def _reached(self) -> dict[bytes, int]:
+        """The first offset of each queue that is not examined."""
+        reached = {each.queue: 0 for each in self._queues}
+        for name, opened in self._opened.items():
+            reached[name] = max(opened.order.end, opened.first)
+        return reached
+
     def _next_free(self, opened: _OrderedQueue, key: KeyMessages, at: int) -> tuple[int, int]:
         """Examine a key's messages from the index `at` on. Returns the index of the first unfinished one, or their
-        number, and what that waits for, as `_wait`."""
+        number, and what that waits for, as `_wait_of`."""
         queue = opened.queue
         while at < len(key.offsets):
             offset = key.offsets[at]
-            wait = self._wait(queue, offset)
+            wait = self._wait_of(queue, offset)
             if wait != _FINISHED and not (offset >= queue.next and self._is_gone(opened, offset)):
                 return at, wait
             del key.offsets[at]
@@ -289,7 +359,7 @@ class OrderedPopDecision(PopDecision):
         for offset in key.offsets:
             if offset >= key.leased:
                 break
-            own = self._wait(queue, offset)
+            own = self._wait_of(queue, offset)
             if own == _COMMIT:
                 return _COMMIT
             if own != _FINISHED:
@@ -300,7 +370,7 @@ class OrderedPopDecision(PopDecision):
         key.due = 0
         return wait
 
-    def _wait(self, queue: QueueDecision, offset: int) -> int:
+    def _wait_of(self, queue: QueueDecision, offset: int) -> int:
         """The time (ms) that a message waits for, or `_NOTHING`, `_COMMIT` or `_FINISHED`."""
         uncommitted, state = queue.uncommitted, queue.state
         if uncommitted is not None:
@@ -348,12 +418,12 @@ class OrderedPopDecision(PopDecision):
         queue, order = opened.queue, opened.order
         if order.end < opened.first and not order.keys:
             order.restart(opened.first)
-        begin, end = order.end, self._views.end(queue.queue)
+        begin, end = order.end, self._end(queue.queue)
         if begin >= end:
             return False
         floor = queue.state.floor if queue.state is not None else queue.next
         window = floor + self._config.max_group_window - begin
-        room = min(self._room - len(order.ahead), window)
+        room = min(self._room - self._ahead(order), window)
         if room <= 0:
             opened.is_window_full = window <= 0
             self.is_limited = True
@@ -394,6 +464,22 @@ class OrderedPopDecision(PopDecision):
         order.ahead += found
         order.make_ready(opened.tags.intersection(order.tags(begin)))
         return True
+
+    def _end(self, queue: bytes) -> int:
+        """The offset of a queue up to which new messages may be examined."""
+        end = self._views.end(queue)
+        if self._unexamined:
+            limit = limit_of(queue, self._unexamined)
+            if limit < end:
+                self._limits[queue] = limit
+                return limit
+        return end
+
+    def _ahead(self, order: KeyOrder) -> int:
+        """New messages that were examined and that `_room` does not count."""
+        if not self._growths:
+            return len(order.ahead)
+        return sum([len(each.order.ahead) for each in self._opened.values()])  # `_finish` comes after all queues
 
     def _finish(self, opened: _OrderedQueue) -> None:
         """Lease what was chosen of a queue, and keep back what lies between."""

@@ -39,6 +39,7 @@ from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, StoreFailed, TooManyGroups
 from store.groups.lease_owners import LeaseOwners
 from store.groups.ordered_pop import KeyOrders, OrderedPopDecision
+from store.groups.partition_growth import limit_of, not_passed, unfinished_growths
 from store.groups.pop_decision import PopDecision, begin_all, turn_of
 from store.groups.queue_decision import QueueDecision, UncommittedQueues, runs_of
 from store.groups.selection import QueueSelector, SelectedMessages
@@ -46,6 +47,7 @@ from store.groups.settle import LeaseSettlement, SettleDecision
 from store.log.reader import LogReader
 from store.log.writer import Clock
 from store.views.fold import Views
+from store.views.groups.key_order import KeyOrder
 from store.views.groups.leases import UNSENT
 
 logger = logging.getLogger(__name__)
@@ -321,16 +323,27 @@ class GroupService:
         queues = self._uncommitted.open(group, dict.fromkeys(request.queues))
         begin_all(self._views, group, queues, request.start, self._clock())
         is_in_order = _is_in_order(request, queues)
-        for each in sorted(queues, key=turn_of):
-            first, some = each.first, wanted
-            if is_in_order:
-                first = each.next
-                order = None if each.state is None else each.state.order
-                if order is not None and order.selection == request.selection:
-                    first = max(first, order.end)  # behind what other pops have examined
-                    some = max(wanted - len(order.ready), 1)
-            selected[each.queue] = await selector.select(each.queue, first, some)
-            wanted -= len(selected[each.queue].offsets)
+        growths = unfinished_growths(self._views.partitions, queues) if is_in_order else []
+        reached: dict[bytes, int] = {}
+        if growths:
+            reached = {each.queue: max(_examined(each, request), self._views.first(each.queue)) for each in queues}
+        waiting = sorted(queues, key=turn_of)
+        while waiting:
+            unexamined = not_passed(growths, reached)
+            ready = [each for each in waiting if reached.get(each.queue, 0) < limit_of(each.queue, unexamined)]
+            if not ready:  # no more of the others may be leased yet
+                selected.update({each.queue: SelectedMessages(reached[each.queue]) for each in waiting})
+                break
+            for each in ready:
+                first, some = each.first, wanted
+                if is_in_order:
+                    first = _examined(each, request)
+                    order = _order_of(each, request)
+                    some = wanted if order is None else max(wanted - len(order.ready), 1)
+                found = selected[each.queue] = await selector.select(each.queue, first, some)
+                wanted -= len(found.offsets)
+                reached[each.queue] = found.end
+            waiting = [each for each in waiting if each.queue not in selected]
         await self._unlocked(group)
         return selected
 
@@ -494,6 +507,18 @@ def _is_in_order(request: PopRequest, queues: Sequence[QueueDecision]) -> bool:
         if queue.state is not None and queue.state.order is not None and queue.state.order.is_needed:
             return True
     return False
+
+
+def _order_of(queue: QueueDecision, request: PopRequest) -> KeyOrder | None:
+    """What pops with the same selection have examined of a queue."""
+    order = None if queue.state is None else queue.state.order
+    return order if order is not None and order.selection == request.selection else None
+
+
+def _examined(queue: QueueDecision, request: PopRequest) -> int:
+    """The first offset of a queue that pops in order have not examined."""
+    order = _order_of(queue, request)
+    return queue.next if order is None else max(queue.next, order.end)
 
 
 def _complete(decision: PopDecision) -> None:

@@ -439,10 +439,24 @@ def begin_all(views: Views, group: bytes, queues: Sequence[QueueDecision], start
         else:
             known = views.pops.begin_of(group, queue.queue)
             if known is None:
-                known = _start_of(views, queue.queue, start, now)
+                is_added = _is_added(views, group, queue.queue, queues)
+                known = _start_of(views, queue.queue, Start.EARLIEST if is_added else start, now)
             queue.is_new = True
             queue.begin = queue.next = known
         queue.first = queue.next if state is None else max(queue.next, state.seen)
+
+
+def _is_added(views: Views, group: bytes, queue: bytes, queues: Sequence[QueueDecision]) -> bool:
+    """Whether a parent topic may have got this partition since a group began those before it."""
+    if queue[:1] != b"p" or queue[1:-3] not in views.partitions.counts:
+        return False
+    for each in queues:
+        if each.queue[:-2] == queue[:-2] and each.queue < queue:
+            if each.state is not None or each.uncommitted is not None:
+                return True
+            if views.pops.begin_of(group, each.queue) is not None:
+                return True
+    return False
 
 
 def _start_of(views: Views, queue: bytes, start: Start, now: int) -> int:

@@ -107,7 +107,8 @@ class RemoteStore(RemoteCalls):
         credentials: Credentials | None = None,
         node: str = "",
     ) -> None:
-        self.partitions = 0
+        self._partitions = 0  # of a parent topic without a number of its own
+        self._parent_partitions: dict[bytes, int] = {}
         self.max_wait_ms = 0
         self.reached_at = inf
         self.gateway = gateway
@@ -377,7 +378,7 @@ class RemoteStore(RemoteCalls):
         if welcome.verdict == Verdict.CONTINUES:
             self._link.resume(welcome.received)
             return
-        self.partitions = welcome.partitions
+        self._partitions, self._parent_partitions = welcome.partitions, welcome.parent_partitions
         self._link.reset()
         if not self._opening:
             self._event_receiver.position = welcome.log_end
@@ -430,6 +431,9 @@ class RemoteStore(RemoteCalls):
         self._link.put(kind, body)
         if self._stream is not None:
             self._stream.wake()
+
+    def partition_count(self, parent: bytes) -> int:
+        return self._parent_partitions.get(parent, self._partitions)
 
     async def _handle_message(self, message: bytes) -> None:
         """Handle a message of the store. Raises `LinkBroken`."""

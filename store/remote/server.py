@@ -191,9 +191,21 @@ class StoreServer:
 
     def _welcome(self, verdict: Verdict, reason: str = "", received: int = 0, sequence: int = 0) -> Welcome:
         engine = self._engine
-        limits = (engine.max_pending - _RESERVE, engine.partitions, engine.max_record, engine.max_wait_ms)
-        end = engine.stats().log_end
-        return Welcome(VERSION, verdict, reason, self._opening, received, sequence, *limits, end)
+        partitions = engine.partitions
+        return Welcome(
+            VERSION,
+            verdict,
+            reason,
+            self._opening,
+            received,
+            sequence,
+            engine.max_pending - _RESERVE,
+            partitions.default,
+            partitions.counts,
+            engine.max_record,
+            engine.max_wait_ms,
+            engine.stats().log_end,
+        )
 
     def _begin(self, gateway: Attached, context: Context) -> Stream:
         """Create the stream of a gateway."""

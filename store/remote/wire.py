@@ -91,7 +91,8 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     received: int  # last message that arrived, with CONTINUES
     sequence: int  # the gateway's last append in the log, with STARTS
     max_pending: int  # bytes of one append
-    partitions: int
+    partitions: int  # of a parent topic without a number of its own
+    parent_partitions: dict[bytes, int]  # of those with one
     max_record: int  # bytes
     max_wait_ms: int
     log_end: int

@@ -252,7 +252,8 @@ class Compaction:
         began = time.monotonic()
         result = await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), _REST * (time.monotonic() - began))
+            async with asyncio.timeout(_REST * (time.monotonic() - began)):
+                await self._stopped.wait()
         return result
 
 

@@ -143,7 +143,7 @@ class Expiry:
     def _has_records(self, parent: bytes, log: range, oldest: int, newest: int) -> bool:
         if self._views.moved.has(parent, log):
             return True
-        queues = [partition_queue(parent, number) for number in range(self._views.partitions)]
+        queues = [partition_queue(parent, number) for number in range(self._views.partitions.of(parent))]
         return any(self._views.has_entered(queue, (oldest, newest), log) for queue in queues)
 
 

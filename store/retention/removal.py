@@ -162,7 +162,8 @@ class Removal:
             if not await loop.run_in_executor(None, self._segments.remove_oldest):
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), _REST * (time.monotonic() - began))
+                async with asyncio.timeout(_REST * (time.monotonic() - began)):
+                    await self._stopped.wait()
 
 
 def _slices(rows: list[tuple[bytes, int, int]]) -> Iterator[list[tuple[bytes, int, int]]]:

@@ -11,6 +11,7 @@ after the record changes nothing: the removal goes on. The active segment never 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from store.api import Appended
 from store.config import StoreConfig
@@ -168,7 +169,6 @@ class Retention:
 
     async def _rest(self, seconds: float) -> None:
         """Sleep, but wake up when a check is due, and for `stop`."""
-        try:
-            await asyncio.wait_for(self._is_due.wait(), seconds)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):  # Python 3.11's `wait_for` may lose a cancellation
+                await self._is_due.wait()

@@ -23,7 +23,7 @@ from record.layout import (
     Kind,
 )
 from store import control
-from store.api import Addressed, Bounds, Commit, dead_letter_queue, subscription_queue, topic_queue
+from store.api import Addressed, Bounds, Commit, dead_letter_queue, partition_queue, subscription_queue, topic_queue
 from store.config import StoreConfig
 from store.errors import StoreError
 from store.log.ranges import NO_RANGES, Ranges
@@ -45,6 +45,7 @@ from store.views.queues.dispatch import Dispatcher
 from store.views.queues.index import Index, at_time, index_prefix
 from store.views.queues.keys import Keys, key_digests
 from store.views.queues.moved import MovedMessages
+from store.views.queues.partitions import Partitions
 from store.views.queues.tails import Tails, queue_digest
 from store.views.queues.wanted import WantedFilters
 from store.views.sessions.sessions import SessionsView
@@ -77,7 +78,6 @@ class Views:
         """files_begin: where the first segment with a file begins; files_time: store time of its first record (ms)."""
         self.gone = gone  # ranges of the log that are not read
         self.removals = 0  # how often files or parts of them were removed since the log was opened
-        self.partitions = config.partitions
         self._database = database
         self._config = config
         self._generation_bytes = config.segment_size * config.generation_segments
@@ -97,10 +97,11 @@ class Views:
         self._begin_where_trimmed()
         self.is_whole = self._begins.are_zero and not gone  # every record ever written can be read
         self.names = Names(self._state)
-        self._tails = Tails(config.max_queue_ends, config.partitions)
+        self.partitions = Partitions(self._state, config.partitions)
+        self._tails = Tails(config.max_queue_ends, config.partitions, self.partitions.counts)
         self._dispatcher = Dispatcher(
             self._tails,
-            config.partitions,
+            self.partitions,
             self._cold_end,
             self._topic_end,
             self._fold_special,
@@ -478,6 +479,10 @@ class Views:
         self.pops.removed(group)
         _add_again(commit, group)
 
+    def _fold_partitions(self, parent: bytes, event: control.TopicPartitions) -> None:
+        queues = [partition_queue(parent, number) for number in range(self.partitions.of(parent))]
+        self.partitions.set(parent, event.count, self.ends(queues))
+
     def _fold_user_set(self, commit: Commit, _: int, name: bytes, event: control.UserSet) -> None:
         self.access.user_set(name, event)
         commit.users.append(name)
@@ -546,6 +551,7 @@ class Views:
             Kind.GATEWAY_JOINED: self.gateways.joined,
             Kind.GATEWAY_LEFT: self.gateways.left,
             Kind.LOG_TRIMMED: self._fold_log_trimmed,
+            Kind.TOPIC_PARTITIONS: self._fold_partitions,
         }
 
     def _folds_of_commit(self) -> "dict[int, _FoldAt]":

@@ -1,6 +1,7 @@
 """A node's gRPC front over the real engine, which a test can stop and start again on its port."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ class Node:
         self._engine = await Engine.open(self.path, self.config)
         self._server = RpcServer(self._engine, Authority(self._engine, 0), self.limits)
         self.port = await self._server.start("127.0.0.1", self.port)
+
+    async def restart(self, **counts: int) -> None:
+        """Restart with numbers of partitions by parent topic."""
+        await self.stop()
+        parents = {parent.encode(): count for parent, count in counts.items()}
+        self.config = replace(self.config, parent_partitions=parents)
+        await self.start()
 
     async def stop(self) -> None:
         if self._server is not None and self._engine is not None:

@@ -21,7 +21,7 @@ from cloud_sdk import (
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from cloud_sdk.transport.status import from_rpc
-from tests.waiting import patience
+from tests.waiting import PATIENCE_S, patience
 
 
 async def read_all(client: Client, parent: str) -> list[Message]:
@@ -243,6 +243,30 @@ async def test_a_request_finds_its_answer(node, client: Client) -> None:
     task.cancel()
     with pytest.raises(Unavailable, match="no answer"):
         await client.request("commands/lamp", b"on", reply_topic="replies/lamp", timeout=0.05)
+
+
+async def test_answers_come_from_partitions_that_the_parent_topic_gets(node, client: Client) -> None:
+    sent = asyncio.Event()
+
+    async def device() -> None:
+        async with Client(node.endpoint, name="device") as own, own.consumer("device", "commands") as commands:
+            async for command in commands:
+                sent.set()
+                await proceed.wait()
+                await own.send(command.response_topic, b"done", correlation_data=command.correlation_data)
+                await command.ack()
+
+    proceed = asyncio.Event()
+    task = asyncio.create_task(device())
+    requests = [
+        asyncio.create_task(client.request("commands/lamp", b"on", reply_topic=f"replies/{number}", timeout=PATIENCE_S))
+        for number in range(20)
+    ]
+    await asyncio.wait_for(sent.wait(), PATIENCE_S)
+    await node.restart(replies=32)
+    proceed.set()
+    assert {answer.payload for answer in await asyncio.gather(*requests)} == {b"done"}
+    task.cancel()
 
 
 async def test_calls_go_on_after_a_restart_of_the_node(node, client: Client) -> None:

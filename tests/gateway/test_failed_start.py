@@ -25,7 +25,11 @@ def config(tmp_path: Path) -> Iterator[Config]:
 
 
 @pytest.mark.parametrize("kind", [Node, StoreNode])
-async def test_a_failed_start_removes_a_new_folder(config: Config, kind: type[Node | StoreNode]) -> None:
+@pytest.mark.parametrize("counts", [{}, {"home": 9}])
+async def test_a_failed_start_removes_a_new_folder(
+    config: Config, kind: type[Node | StoreNode], counts: dict[str, int]
+) -> None:
+    config.store.parent_partitions = counts
     with pytest.raises(OSError, match="in use"):
         await kind(config).start()
     assert not config.data_dir.exists()

@@ -106,6 +106,10 @@ def test_show_prints_the_state_of_a_folder(data: Path, tmp_path: Path, capsys: p
     topics = [row["topic"] for row in rows(capsys, *show, "topics", "home/bath")]
     assert topics == ["home/bath", "home/bath/temp"]
     assert len(rows(capsys, *show, "topics")) == 12
+    assert rows(capsys, *show, "partitions", "home") == [
+        {"partition": 0, "begin": 0, "end": 4},
+        {"partition": 1, "begin": 0, "end": 7},
+    ]
     assert rows(capsys, *show, "offsets", "billing") == [
         {"parent": "home", "partition": 0, "offset": 1},
         {"parent": "home", "partition": 1, "offset": 3},

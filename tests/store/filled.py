@@ -77,6 +77,6 @@ async def opened(folder: Path) -> tuple[list[bytes], Engine]:
 
 async def check_state(store: Queries, frames: list[bytes], rng: Random) -> None:
     """The store answers as the model of all these records does, those included that retention took."""
-    truth = Truth(store.partitions)
+    truth = Truth(store.partitions.default)
     truth.grow(frames)
     await check_all(store, truth.model, rng)

@@ -114,7 +114,7 @@ async def test_a_message_is_in_its_queues(tmp_path: Path):
     assert commits[0].filter_offsets is None
     assert [commits[0].position + start for start in commits[0].starts] == list(done.positions)
     assert await payloads(engine, topic_queue(b"home/bath")) == [b"1", b"3"]
-    partition = partition_of(record.tag_of(b"home/bath", b""), engine.partitions)
+    partition = partition_of(record.tag_of(b"home/bath", b""), engine.partition_count(b"home"))
     assert b"3" in await payloads(engine, partition_queue(b"home", partition))
     assert (await engine.children(b"", None, 9)).children == [Child(b"home", False, True)]
     assert (await engine.topics(b"home/", None, 10)).names == [b"home/bath", b"home/hall"]
@@ -235,7 +235,7 @@ async def test_a_folder_is_opened_by_one_process_at_a_time(tmp_path: Path):
 async def test_settings_of_a_folder_stay(tmp_path: Path):
     await (await Engine.open(tmp_path, SMALL)).close()
     engine = await Engine.open(tmp_path, StoreConfig(partitions=9, segment_size=1 << 20))
-    assert engine.partitions == 4
+    assert engine.partitions.default == 4
     assert engine.stats().log_bytes == 1 << 16
     await engine.close()
 

@@ -28,12 +28,12 @@ VECTORS = Path(__file__).parent / "vectors"
 async def test_the_folder_of_format_1_opens_and_reads_back_exactly(tmp_path: Path):
     shutil.copytree(VECTORS / "v1", tmp_path / "data")
     engine = await Engine.open(tmp_path / "data", StoreConfig())
-    assert engine.partitions == 2
+    assert engine.partitions.default == 2
     frames = await read_log(engine)
     expected = [frame for batch in batches() for frame in batch]
     assert [record.decode(frame, 0) for frame in frames] == [record.decode(frame, 0) for frame in expected]
     assert frames[0][:48].hex() == (VECTORS / "v1" / "first-header.hex").read_text().strip()
-    truth = Truth(engine.partitions)
+    truth = Truth(engine.partitions.default)
     truth.grow(frames)
     await check_state(engine, truth.model, Random(1))
     assert (await engine.bounds(filter_queue(b"home/+/temp"))).end == 10
@@ -55,7 +55,7 @@ async def test_format_1_with_wills_and_an_open_session_is_read(tmp_path: Path):
     frames = await read_log(engine)
     expected = [frame for batch in session_batches() for frame in batch]
     assert [record.decode(frame, 0) for frame in frames] == [record.decode(frame, 0) for frame in expected]
-    truth = Truth(engine.partitions)
+    truth = Truth(engine.partitions.default)
     truth.grow(frames)
     await check_state(engine, truth.model, Random(1))
     session = await engine.session(b"lost")

@@ -98,6 +98,19 @@ def test_a_stream_keeps_to_its_limit_and_to_the_end_it_prepared(node: Any) -> No
     reader.stop()
 
 
+def test_a_stream_goes_on_with_partitions_that_its_parent_topic_gets(node: Any) -> None:
+    node.publish(0, 5)
+    reader = StreamReader(options(node, startingOffsets="latest"), SCHEMA)
+    start = reader.initialOffset()
+    node.frames.append([])
+    node.begins.append(0)
+    node.publish(3, 4)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {"sensors": {"0": 5, "1": 0, "2": 0, "3": 4}}
+    assert [part.value for part in reader.partitions(start, end)] == [part_of(3, 0, 4)]
+    reader.stop()
+
+
 def test_lost_records_stop_a_stream_or_are_skipped(node: Any) -> None:
     node.publish(0, 10)
     node.begins[0] = 6

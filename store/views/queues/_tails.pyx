@@ -353,13 +353,15 @@ def queue_digest(bytes queue not None) -> bytes:
 cdef class Tails:
     """Ends of queues, and their references that are not in RocksDB yet, by digest of the queue's name.
 
-    `references` counts these references, and `dirty` the queues with some.
+    `references` counts these references, and `dirty` the queues with some. A parent topic has as many partitions as
+    `counts` says, or else `partitions`.
     """
 
     cdef readonly uint64_t dirty
     cdef readonly uint64_t references
     cdef Ends ends  # of queues without a tail
     cdef uint64_t partitions
+    cdef dict counts
     cdef Partition cached_partitions[PARENTS]
     cdef Topic cached_topics[TOPICS]
     cdef Tail *tails
@@ -370,11 +372,12 @@ cdef class Tails:
     cdef int shift  # of a hash to a place
     cdef uint64_t factor  # of the hash: odd and random, so that nobody can choose topics that collide
 
-    def __cinit__(self, uint64_t max_ends, uint64_t partitions):
+    def __cinit__(self, uint64_t max_ends, uint64_t partitions, dict counts not None):
         self.ends = Ends(max_ends)
         if not 1 <= partitions <= 0xFFFF:
             raise ValueError("partitions must be 1 to 65535")
         self.partitions = partitions
+        self.counts = counts
         self.factor = int.from_bytes(urandom(8), "little") | 1
         self._resize(SOME)
 
@@ -535,7 +538,8 @@ cdef class Tails:
         cdef const uint8_t *name = <const uint8_t *> PyBytes_AS_STRING(topic)
         cdef const uint8_t *slash = <const uint8_t *> memchr(name, c"/", PyBytes_GET_SIZE(topic))
         cdef Py_ssize_t size = PyBytes_GET_SIZE(topic) if slash == NULL else slash - name
-        cdef uint64_t number = (tag & ~<uint32_t> NAMES_KEY) % self.partitions
+        cdef uint64_t count = self.partitions if len(self.counts) == 0 else self._count(name, size)
+        cdef uint64_t number = (tag & ~<uint32_t> NAMES_KEY) % count
         cdef uint64_t hashed = number
         cdef Py_ssize_t i
         cdef uint8_t ending[3]
@@ -560,6 +564,11 @@ cdef class Tails:
             cached.size = <uint8_t> (size + 1)
             memcpy(cached.name, name, size)
         return &cached.digest
+
+    cdef uint64_t _count(self, const uint8_t *parent, Py_ssize_t size) except 0:
+        """The number of partitions of a parent topic."""
+        found = self.counts.get(PyBytes_FromStringAndSize(<const char *> parent, size))
+        return self.partitions if found is None else <uint64_t> found
 
     cdef inline uint64_t _place(self, const Digest *digest) noexcept nogil:
         """The place of the tail's number, or a free one for it."""

@@ -7,9 +7,11 @@ increments its end and keeps the reference (`store.views.queues.tails`). A check
 from collections.abc import Callable
 from typing import Final
 
+from matcher.names import parent_of
 from matcher.trie import Trie
 from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
 from store.api import Commit, Moved, filter_queue, message_queues, partition_of
+from store.views.queues.partitions import Partitions
 from store.views.queues.tails import Tails, queue_digest
 
 _MESSAGE: Final = int(Kind.MESSAGE)
@@ -37,7 +39,7 @@ class Dispatcher:
     def __init__(
         self,
         tails: Tails,
-        partitions: int,
+        partitions: Partitions,
         cold_end: Callable[[bytes], int],
         topic_end: Callable[[bytes], int],
         on_special: OnSpecial,
@@ -45,7 +47,7 @@ class Dispatcher:
         on_control: OnControl,
     ) -> None:
         self._tails = tails
-        self._partitions = partitions  # per parent topic
+        self._partitions = partitions
         self._cold_end = cold_end
         self._topic_end = topic_end
         self._on_special = on_special
@@ -159,7 +161,7 @@ class Dispatcher:
 
     def _learn(self, topic: bytes, tag: int) -> None:
         """Add the ends of the topic's queue, and of the partition of a message with this tag, to `tails`."""
-        queue, partition = message_queues(topic, partition_of(tag, self._partitions))
+        queue, partition = message_queues(topic, partition_of(tag, self._partitions.of(parent_of(topic))))
         digest = queue_digest(queue)
         if self._tails.end(digest) < 0:
             self._tails.learn(digest, self._topic_end(topic))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from matcher.names import parent_of
 from store.api import message_queues, partition_of
 
 _REFERENCE = 24  # bytes
@@ -47,14 +48,16 @@ class PlainEnds:
 class PlainTails:
     """Ends of queues, and their references that are not in RocksDB yet, by digest of the queue's name.
 
-    `references` counts these references, and `dirty` the queues with some.
+    `references` counts these references, and `dirty` the queues with some. A parent topic has as many partitions as
+    `counts` says, or else `partitions`.
     """
 
-    __slots__ = ("_ends", "_partitions", "_tails", "dirty", "references")
+    __slots__ = ("_counts", "_ends", "_partitions", "_tails", "dirty", "references")
 
-    def __init__(self, max_ends: int, partitions: int) -> None:
+    def __init__(self, max_ends: int, partitions: int, counts: dict[bytes, int]) -> None:
         self._ends = PlainEnds(max_ends)  # of queues without a tail
         self._partitions = partitions
+        self._counts = counts
         self._tails: dict[bytes, tuple[int, list[bytes]]] = {}  # the first reference's offset, and the references
         self.dirty = 0
         self.references = 0
@@ -90,7 +93,8 @@ class PlainTails:
             if len(reference) != _REFERENCE:
                 raise ValueError("a reference has 24 bytes")
             tag = int.from_bytes(reference[_TAG], "little")
-            queue, parted = map(plain_queue_digest, message_queues(topic, partition_of(tag, self._partitions)))
+            count = self._counts.get(parent_of(topic), self._partitions)
+            queue, parted = map(plain_queue_digest, message_queues(topic, partition_of(tag, count)))
             if not self._is_known(queue) or not self._is_known(parted):
                 unknown(topic, tag)
                 if not self._is_known(queue) or not self._is_known(parted):

@@ -21,6 +21,7 @@ from cloud_sdk import (
 from cloud_sdk.blocking import Client as BlockingClient
 from cloud_sdk.consuming.partition_reader import PartitionReader
 from cloud_sdk.consuming.pull_consumer import PullConsumer
+from tests.cloud_sdk.conftest import Node
 from tests.waiting import patience
 
 
@@ -84,6 +85,33 @@ async def test_some_partitions_and_the_offsets_of_a_group(client: Client) -> Non
             await consumer.poll()
     with pytest.raises(InvalidArgument, match="without a group"):
         await client.pull_consumer("shop").commit()
+
+
+async def test_readers_go_on_with_partitions_that_a_parent_topic_gets(node: Node, client: Client) -> None:
+    """Without a restart of theirs; what entered a new partition before they knew of it is not passed over."""
+    await client.send("shop/0", b"0")
+    async with (
+        client.pull_consumer("shop", start="latest", group="r") as consumer,
+        client.pull_consumer("shop", partitions=[0, 1]) as some,
+    ):
+        assert await consumer.poll(0) == []
+        await consumer.commit()
+        await some.poll(0)
+        await node.restart(shop=16)
+        await client.send_many([OutgoingMessage(f"shop/{number}", b"%d" % number) for number in range(1, 100)])
+        assert await take(consumer, 99) == list(range(1, 100))
+        assert len(await consumer.positions()) == len(await consumer.lag()) == 16
+        assert len(await some.positions()) == 2
+    async with client.pull_consumer("shop", start="latest", group="r") as again:
+        assert await take(again, 99) == list(range(1, 100))
+
+
+async def test_a_trace_finds_a_message_in_any_partition(node: Node, client: Client) -> None:
+    await node.restart(shop=16)
+    receipts = await client.send_many([OutgoingMessage(f"shop/{number}", b"x") for number in range(30)])
+    queues = {(await client.trace(receipt.position))[0].queue for receipt in receipts}
+    assert all(queue.startswith("shop[") for queue in queues)
+    assert len(queues) > 4
 
 
 async def test_the_node_selects_for_readers_and_for_groups(client: Client) -> None:

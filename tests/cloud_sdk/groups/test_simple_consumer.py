@@ -18,6 +18,8 @@ from cloud_sdk import (
     Tls,
 )
 from gateway.rpc.limits import RpcLimits
+from store.api import Appended
+from store.control import TopicPartitions
 from tests.waiting import patience, until
 
 
@@ -148,6 +150,40 @@ async def test_wrong_arguments_have_names(client: Client) -> None:
     for wrong in (client.consumer("", "home"), client.consumer("g", "home/t")):
         with pytest.raises(InvalidArgument):
             await wrong.next(0)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("is_split", [False, True])
+async def test_a_member_goes_on_with_partitions_that_its_parent_topic_gets(
+    node, client: Client, ordered: bool, is_split: bool
+) -> None:
+    """A member that only began with new messages misses none; with `ordered`, each key stays in order. A gateway of its
+    own keeps the member's stream while the store is restarted."""
+    numbers = dict.fromkeys(range(10), -1)  # the last message of each topic
+    async with client.consumer("g", "home", start="latest", ordered=ordered) as consumer:
+        assert await consumer.next(0.05) is None
+        await client.send_many([OutgoingMessage(f"home/{number}", b"0") for number in numbers])
+        first = await consumer.batch()
+        if is_split:
+            committed: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+            node.engine.append([TopicPartitions(32).frame(b"home")], committed.set_result)
+            assert (await committed).error is None
+        else:
+            await node.restart(home=32)
+        await client.send_many([OutgoingMessage(f"home/{number}", b"1") for number in numbers])
+        await consumer.ack(first)
+        came = [*first]
+        async with patience():
+            while len(came) < 20:
+                batch = await consumer.batch()
+                await consumer.ack(batch)
+                came += batch
+    for message in came:
+        number = int(message.topic.split("/")[1])
+        if ordered:
+            assert int(message.payload) == numbers[number] + 1
+        numbers[number] = int(message.payload)
+    assert {message.partition for message in came}.difference(range(4))
 
 
 async def test_flush_returns_acknowledgements_of_expired_leases(node, client: Client) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.config import ConfigError, keys, load
+from gateway.config.store import store_config
 
 BOUND = """
 [[mqtt.listeners]]
@@ -46,6 +47,13 @@ def test_ages_by_parent_topic(tmp_path: Path) -> None:
     for text in ("home=5", '["home"]', '{"home": 5.5}'):
         with pytest.raises(ConfigError, match="retention_parents"):
             load(None, None, {"SLUICE_STORE_RETENTION_PARENTS": text})
+
+
+def test_partitions_by_parent_topic(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", '[store.parent_partitions]\nsensors = 16\n"" = 1\n')
+    config = load(path, None, {})
+    assert config.store.parent_partitions == {"sensors": 16, "": 1}
+    assert store_config(config).parent_partitions == {b"sensors": 16, b"": 1}
 
 
 def test_delays_are_a_list(tmp_path: Path) -> None:
@@ -100,6 +108,9 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[store]\nretry_delays_s = '10'\n", "store.retry_delays_s in .* must be a list"),
         ("[store]\nmax_groups = 0\n", "store.max_groups"),
         ("[store]\nretention_hours = '2:00-5:00'\n", "store.retention_hours must be two different hours"),
+        ("[store.parent_partitions]\nhome = 0\n", "store.parent_partitions.home must be between 1 and 1024, not 0"),
+        ("[store.parent_partitions]\nhome = 1025\n", "store.parent_partitions.home must be between 1 and 1024"),
+        ("[store.parent_partitions]\n'home/bath' = 2\n", "parent_partitions must name first levels of topics"),
         ("[store.retention_parents]\ndebug = -1\n", "store.retention_parents.debug must be between 0"),
         ("[store.retention_parents]\n'home/bath' = 1\n", "first levels of topics, not 'home/bath'"),
         (

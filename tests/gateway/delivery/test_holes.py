@@ -130,7 +130,7 @@ async def test_a_pull_skips_holes_and_waits_behind_them(make_node: MakeNode) -> 
         enter(engine, b"home/t", 0, 52)
         waiting = asyncio.create_task(client.pull("home", 0, 10, wait_seconds=20))
         queue = partition_queue(b"home", 0)
-        assert tag_of(b"home/t", b"") % engine.partitions == 0
+        assert tag_of(b"home/t", b"") % engine.partitions.default == 0
         service = node._services.rpc._service
         assert service is not None
         await until(lambda: service._wakeups._waiting)

@@ -61,7 +61,8 @@ async def test_a_quiet_parent_in_a_busy_log_is_found_at_once(
 async def test_a_replay_passes_over_no_message(make_node: MakeNode, seed: int) -> None:
     """Between messages of others, some held, let in by one record or copied; and beside what comes meanwhile."""
     chance = random.Random(seed)
-    node = await make_node(store__partitions=chance.choice([1, 4]))
+    counts = chance.choice([{}, {"mine": 6}])
+    node = await make_node(store__partitions=chance.choice([1, 4]), store__parent_partitions=counts)
     expected: list[bytes] = []
     held: list[tuple[int, bytes, bytes]] = []  # handle, topic, payload
     number = 0

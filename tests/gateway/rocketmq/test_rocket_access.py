@@ -228,6 +228,12 @@ async def test_a_caller_that_loses_its_right_during_a_wait_gets_nothing(make_nod
         await device.publish(b"home/x", b"secret", 1)
         (answer,) = await waiting
         assert answer.status.code == (pb.FORBIDDEN if change == "rules" else pb.UNAUTHORIZED)
+        if change == "rules":
+            await set_rules(node, "alice", "allow both home/#")
+        else:
+            await set_user(node, "alice", b"wonderland", "user-passwd")
+        _, reply, _ = await Wire(channel).call("ReceiveMessage", receive(wait_s=10), metadata)
+        assert reply.message.system_properties.delivery_attempt == 1  # nobody was sent it before
 
 
 async def test_signatures_are_ignored_if_only_anonymous_is_configured(make_node: MakeNode) -> None:

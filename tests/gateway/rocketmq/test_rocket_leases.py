@@ -30,8 +30,8 @@ async def nothing(*_: Any) -> PopResult:
 
 @pytest.mark.parametrize("has_stream", [True, False])
 async def test_leases_are_renewed_only_for_clients_with_a_stream(has_stream: bool) -> None:
-    store: Any = SimpleNamespace(partitions=1, on_transaction_check=lambda _: None)
-    clients, renewals = TelemetryClients(store, StoreConfig(), 1, {}), Renewals()
+    store: Any = SimpleNamespace(partition_count=lambda _: 1, on_transaction_check=lambda _: None)
+    clients, renewals = TelemetryClients(store, lambda _: False, StoreConfig(), 1, {}), Renewals()
     client = clients.add(SERVICE)
     if not has_stream:
         clients.end(SERVICE)

@@ -8,14 +8,14 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from cloud_sdk import Client, Happened
+from cloud_sdk import Client, Decision, Happened, Message
 from gateway.auth.authority import Authority
 from gateway.config.config import GroupConfig, GrpcConfig
 from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from store.config import StoreConfig
 from store.engine import Engine
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 ME = (("x-mq-client-id", "service"),)
 TOPIC, GROUP = pb.Resource(name="home"), pb.Resource(name="group")
@@ -96,7 +96,9 @@ def handle(message: pb.Message) -> str:
 
 @pytest.fixture
 async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
-    settings = StoreConfig(segment_size=1 << 20, retry_delays_s=(1.5, 20), max_deliveries=5)
+    settings = StoreConfig(
+        segment_size=1 << 20, parent_partitions={b"wide": 9}, retry_delays_s=(1.5, 20), max_deliveries=5
+    )
     engine = await Engine.open(tmp_path, settings)
     server = RpcServer(engine, Authority(engine, 0), settings=settings, config=CONFIG)
     port = await server.start("127.0.0.1", 0)
@@ -116,6 +118,28 @@ async def test_routes_have_the_endpoints_of_the_client(wire: Wire) -> None:
     asked = pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=endpoints)
     (assignment,) = (await wire.call("QueryAssignment", asked)).assignments
     assert (assignment.message_queue.id, assignment.message_queue.broker.endpoints) == (-1, endpoints)
+
+
+async def test_a_topic_has_as_many_queues_as_its_parent_topic_has_partitions(wire: Wire) -> None:
+    topic = pb.Resource(name="wide")
+    route = await wire.call("QueryRoute", pb.QueryRouteRequest(topic=topic))
+    assert [each.id for each in route.message_queues] == list(range(9))
+    fields = {"message_id": "01", "message_type": pb.FIFO}
+    for key in map(str, range(40)):
+        message = pb.Message(topic=topic, body=key.encode(), system_properties={**fields, "message_group": key})
+        await wire.call("SendMessage", pb.SendMessageRequest(messages=[message]))
+    ends: list[int] = []
+    for number in range(9):
+        queue = pb.MessageQueue(topic=topic, id=number)
+        asked = pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.END)
+        ends.append((await wire.call("QueryOffset", asked)).offset)
+    assert sum(ends) == 40
+    assert ends[8]
+    asked = pb.QueryOffsetRequest(message_queue=pb.MessageQueue(topic=topic, id=9), query_offset_policy=pb.END)
+    answer = await wire.call("QueryOffset", asked)
+    assert (answer.status.code, answer.status.message) == (pb.BAD_REQUEST, "there is no queue 9: there are 9")
+    bodies = [message.body for message in await wire.receive(topic=topic, batch_size=100)]
+    assert sorted(bodies, key=int) == [b"%d" % key for key in range(40)]
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a+", "#", "$SYS", "n" * 256])
@@ -455,3 +479,35 @@ async def test_traces_name_the_clients_of_a_group(tmp_path: Path) -> None:
         [(Happened.LEASED, "service"), (Happened.POSTPONED, "service"), (Happened.FINISHED, "service")],
         [(Happened.LEASED, "service"), (Happened.DEAD_LETTERED, "service")],
     ]
+
+
+async def test_a_client_checks_transactions_of_others_only_when_these_are_gone(tmp_path: Path) -> None:
+    """Also when the others use Sluice's SDK."""
+    settings = StoreConfig(segment_size=1 << 20, transaction_check_s=0.05, transaction_checks=1000)
+    engine = await Engine.open(tmp_path, settings)
+    server = RpcServer(engine, Authority(engine, 0), settings=settings)
+    endpoint = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    asked: list[bytes] = []
+
+    async def check(message: Message) -> Decision:
+        asked.append(message.payload)
+        return Decision.UNKNOWN if len(asked) < 3 else Decision.COMMIT
+
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        stream = Wire(channel).telemetry()
+        publishing = pb.Publishing(topics=[TOPIC])
+        await stream.write(pb.TelemetryCommand(settings=pb.Settings(client_type=pb.PRODUCER, publishing=publishing)))
+        await stream.read()
+        async with Client(endpoint, name="shop") as before, Client(endpoint, name="shop") as client:
+            async with client.transaction_checks(check):
+                await until(lambda: server._service is not None and server._service._held._streams)
+                await before.transaction().send("home/x", b"connected")
+                await until(lambda: len(asked) == 3)
+                await until(lambda: not engine.stats().held)
+            await until(lambda: server._service is not None and not server._service._held._streams)
+            await before.transaction().send("home/x", b"gone")
+        command = (await stream.read()).recover_orphaned_transaction_command
+        stream.cancel()
+    await server.stop(0.2)
+    await engine.close()
+    assert command.message.body == b"gone"

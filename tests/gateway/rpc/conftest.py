@@ -81,6 +81,9 @@ class MemoryStore:
     async def produced(self, producer: bytes) -> tuple[int, int, int] | None:
         return (self.last[producer], 0, 0) if producer in self.last else None
 
+    def partition_count(self, _parent: bytes) -> int:
+        return self.partitions
+
     async def bounds(self, queue: bytes) -> Bounds:
         return Bounds(self.begins.get(queue, 0), len(self.queues.get(queue, [])))
 

@@ -23,7 +23,9 @@ class Holes:
 
     end: int
     gone: frozenset[int]
-    partitions: int = 1
+
+    def partition_count(self, _parent: bytes) -> int:
+        return 1
 
     def frame(self, offset: int) -> bytes:
         topic = TOPICS[offset % len(TOPICS)]

@@ -80,7 +80,7 @@ async def test_a_log_is_restored_up_to_any_record(store: Filled, tmp_path: Path,
         own, engine = await opened(tmp_path / "restored")
         assert own == kept
         await check_state(engine, kept, rng)
-        truth = Truth(engine.partitions)
+        truth = Truth(engine.partitions.default)
         truth.grow(kept)
         await check_rows(engine, truth, tmp_path / "fresh", rng)
         await engine.close()

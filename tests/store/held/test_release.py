@@ -113,7 +113,8 @@ async def test_a_delayed_message_is_nowhere_before_its_time_and_everywhere_then(
     engine = await Engine.open(tmp_path, CONFIG, clock=clock)
     opened = control.SessionOpened(1, LAST >> 32, True).frame(b"s")
     late = control.subscribed(b"s", [StoredSubscription(b"+/t", 1, False, False, 0, 0, 0, 0)])
-    queues = [topic_queue(b"a/t"), partition_queue(b"a", partition_of(record.tag_of(b"a/t", b""), engine.partitions))]
+    number = partition_of(record.tag_of(b"a/t", b""), engine.partition_count(b"a"))
+    queues = [topic_queue(b"a/t"), partition_queue(b"a", number)]
     (handle,) = await hold(engine, delayed(b"a/t", clock.now + 5000, b"later", FLAG_RETAIN | 1))
     await append(engine, opened, late)
     clock.now += 4999

@@ -128,7 +128,7 @@ async def run(path: Path, history: list[object]) -> None:
         return model.now
 
     engine = await Engine.open(path / "0", CONFIG, clock=clock)
-    model = Model(engine.partitions)
+    model = Model(engine.partitions.default)
     first = [
         control.SessionOpened(1, 0xFFFFFFFF, True).frame(b"s"),
         control.subscribed(b"s", [StoredSubscription(b"#", 1, False, False, 0, 0, 0, 0)]),
@@ -349,3 +349,16 @@ async def test_a_store_closes_when_nothing_is_taken_any_more(tmp_path: Path, mon
     await closing
     assert enforcing.done(), "segments go from a folder that is not ours any more"
     await enforcing
+
+
+async def test_a_pause_ends_when_it_is_cancelled_while_a_check_becomes_due(tmp_path: Path):
+    """Otherwise the loop of a test that fails never closes."""
+    engine = await Engine.open(tmp_path, CONFIG)
+    pause = asyncio.create_task(engine._retention._pause(3600))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    engine._retention._is_due.set()
+    pause.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pause
+    await engine.close()

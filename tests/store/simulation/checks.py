@@ -29,7 +29,7 @@ from store.errors import OffsetOutOfRange
 from store.queries import Queries
 from store.views.queues.begins import Floors
 from tests.store.simulation.model import Entered, Entry, Model
-from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, INBOXES, TOPICS, USERS
+from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, INBOXES, PARENTS, TOPICS, USERS
 
 Answer = TypeVar("Answer")
 
@@ -151,7 +151,9 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     names = {topic_queue(topic) for topic in (*TOPICS, *rng.sample(others, min(MANY, len(others))))}
     names |= {filter_queue(name) for name in FILTERS}
     names |= {dead_letter_queue(group) for group in GROUPS}
-    names |= {partition_queue(b, n) for b in (b"a", b"b", b"c", b"", b"many") for n in range(engine.partitions)}
+    for parent in PARENTS:
+        assert engine.partition_count(parent) == model.count(parent), f"partitions of {parent!r}"
+        names |= {partition_queue(parent, number) for number in range(model.count(parent))}
     for name in sorted(names):
         await _check_queue(engine, model, name, rng)
 

@@ -26,6 +26,7 @@ ACCESS = {Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET}
 GATEWAYS = {Kind.GATEWAY_JOINED, Kind.GATEWAY_LEFT}
 SHARES = {Kind.SHARE_JOINED, Kind.SHARE_LEFT, Kind.SHARE_HANDED_OVER}
 POPS = {Kind.POPPED, Kind.SETTLED, Kind.DEAD_LETTERED, Kind.GROUP_RESET, Kind.GROUP_REMOVED}
+LOG = {Kind.LOG_TRIMMED, Kind.TOPIC_PARTITIONS}
 
 
 class Entry(NamedTuple):
@@ -56,7 +57,9 @@ class Model:
     """The state after some sealed records."""
 
     def __init__(self, partitions: int) -> None:
-        self.partitions = partitions
+        self.partitions = partitions  # of a parent topic without a number of its own
+        self.counts: dict[bytes, int] = {}  # of those with one
+        self.growths: defaultdict[bytes, list[list[int]]] = defaultdict(list)  # ends before each time that they rose
         self.queues: defaultdict[bytes, list[Entry]] = defaultdict(list)
         self.topics: set[bytes] = set()
         self.keys: defaultdict[tuple[bytes, bytes], list[Entry]] = defaultdict(list)  # by (parent, key)
@@ -106,8 +109,8 @@ class Model:
             self.shares.fold(Kind(kind), subject, payload)
         elif kind in GATEWAYS:
             (self.gateways.add if kind == Kind.GATEWAY_JOINED else self.gateways.discard)(subject)
-        elif kind == Kind.LOG_TRIMMED:
-            self._trim(*astuple(control.LogTrimmed.parse(payload)))
+        elif kind in LOG:
+            self._log(Kind(kind), subject, payload)
         elif kind in ACCESS:
             self.access.fold(Kind(kind), subject, payload, position)
         elif kind == Kind.PRODUCED:
@@ -121,9 +124,27 @@ class Model:
             self.sessions.fold(Kind(kind), subject, payload, position)
         self.shares.notice()
 
+    def _log(self, kind: Kind, subject: bytes, payload: bytes) -> None:
+        if kind == Kind.LOG_TRIMMED:
+            self._trim(*astuple(control.LogTrimmed.parse(payload)))
+        else:
+            self._set_partitions(subject, control.TopicPartitions.parse(payload).count)
+
     def _trim(self, begin: int, begin_time: int) -> None:
         assert self.begin is None or begin > self.begin[0], "the log's begin is decided twice"
         self.begin = (begin, begin_time)
+
+    def count(self, parent: bytes) -> int:
+        """The number of partitions of a parent topic."""
+        return self.counts.get(parent, self.partitions)
+
+    def _set_partitions(self, parent: bytes, count: int) -> None:
+        ends = [self.end(partition_queue(parent, number)) for number in range(self.count(parent))]
+        if sum(ends) and count <= len(ends):
+            return
+        if sum(ends):
+            self.growths[parent].append(ends)
+        self.counts[parent] = count
 
     def end(self, queue: bytes) -> int:
         """The offset of a queue's next message."""
@@ -166,9 +187,8 @@ class Model:
         self.topics.add(topic)
         filters = sorted(name for name in {*self.sessions.wanted(), *self.shares.wanted()} if matches(name, topic))
         queues = [topic_queue(topic), *(filter_queue(name) for name in filters)]
-        queues.append(
-            partition_queue(parent_of(topic), partition_of(record.tag_of(topic, properties), self.partitions))
-        )
+        parent = parent_of(topic)
+        queues.append(partition_queue(parent, partition_of(record.tag_of(topic, properties), self.count(parent))))
         offsets = [self.end(queue) for queue in queues]
         for queue in queues:
             self.queues[queue].append(entry)

@@ -39,6 +39,7 @@ DELAYS = (-5000, 0, 100, 10_000, 100_000)  # ms until delayed messages are due
 PRODUCERS = (b"p1", b"p2")
 GATEWAYS = (b"", b"g1/a", b"g2")  # the first: the process of the store itself
 USERS = (b"", b"c1", b"a user")
+PARENTS = (b"a", b"b", b"c", b"", b"many")
 KEYS = (b"k", b"order-17", b"")
 QUEUES = (
     *(topic_queue(topic) for topic in TOPICS[:3]),
@@ -200,7 +201,7 @@ class Records:
         client = rng.choice(CLIENTS)
         epoch = rng.randrange(1, 5)
         expiry = rng.choice((0, 10, 20, 0xFFFF_FFFF))
-        match rng.randrange(19):
+        match rng.randrange(21):
             case 0 | 1 | 2:
                 reach, user, gateway = rng.choice((1, 4, 65_536)), rng.choice(USERS), rng.choice(GATEWAYS)
                 return control.SessionOpened(epoch, expiry, rng.random() < 0.3, reach, user, gateway).frame(client)
@@ -232,7 +233,7 @@ class Records:
                 return self._access()
             case 12:
                 return self._share()
-            case 17 | 18:
+            case 17 | 18 | 19 | 20:
                 return self._process()
             case _:
                 offsets_by_partition = {rng.randrange(4): rng.randrange(99) for _ in range(rng.randrange(1, 4))}
@@ -241,8 +242,10 @@ class Records:
                 )
 
     def _process(self) -> bytes:
-        """A record of a gateway or a producer."""
+        """A record of a gateway, a producer or a parent topic."""
         rng = self._rng
+        if rng.random() < 0.5:
+            return control.TopicPartitions(rng.choice((1, 2, 3, 5, 8))).frame(rng.choice(PARENTS))
         if rng.random() < 0.5:
             return rng.choice((control.GatewayJoined(), control.GatewayLeft())).frame(rng.choice(GATEWAYS[1:]))
         producer = rng.choice(PRODUCERS)

@@ -143,6 +143,9 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
     _add_held(rows, model)
     _add_groups(rows, model)
     _add_access(rows, model)
+    for parent, count in model.counts.items():
+        growths = [pack(f">H{len(ends)}Q", len(ends), *ends) for ends in model.growths[parent]]
+        rows[b"T" + parent] = pack(">H", count) + b"".join(growths)
     for producer, (sequence, position, records, digest) in model.producers.items():
         rows[b"P" + producer] = pack(">QQIQ", sequence, position, records, digest)
     return wanted

@@ -14,16 +14,19 @@ TAILS = [pytest.param(Tails, id="compiled"), pytest.param(PlainTails, id="plain"
 TOPICS = [b"a/b", b"a/c", b"a", b"", b"/", *(b"x" * size + b"/t" for size in (43, 44, 45, 46)), b"x" * 45, b"y" * 300]
 
 
+MOST = 300  # partitions of a parent topic
+
+
 def reference(number: int, topic: bytes = b"") -> bytes:
     return pack_refs([number], [100], [7], [tag_of(topic, b"")])
 
 
-def known(kind: type, partitions: int = 3) -> PlainTails:
+def known(kind: type, partitions: int, counts: dict[bytes, int]) -> PlainTails:
     """Tails that know the end of every queue of `TOPICS`."""
-    tails = kind(100_000, partitions)
+    tails = kind(100_000, partitions, counts)
     for topic in TOPICS:
         tails.learn(queue_digest(b"t" + topic), 10)
-        for partition in range(partitions):
+        for partition in range(MOST):
             tails.learn(queue_digest(b"p" + topic.split(b"/")[0] + b"\0" + partition.to_bytes(2, "big")), 20)
     return tails
 
@@ -99,12 +102,14 @@ steps = st.one_of(
     st.tuples(st.just("one"), st.integers(0, 30)),
     st.tuples(st.just("learn"), st.integers(0, 30)),
     st.tuples(st.just("drain"), st.just(0)),
+    st.tuples(st.just("count"), st.tuples(st.sampled_from(TOPICS), st.integers(1, MOST))),
 )
 
 
 @given(st.lists(steps, max_size=30), st.integers(1, 5))
 def test_compiled_and_plain_are_the_same(history, partitions):
-    one, other = known(Tails, partitions), known(PlainTails, partitions)
+    counts: dict[bytes, int] = {}  # partitions by parent topic
+    one, other = known(Tails, partitions, counts), known(PlainTails, partitions, counts)
     number = 0
     for step, what in history:
         if step == "messages":
@@ -122,6 +127,8 @@ def test_compiled_and_plain_are_the_same(history, partitions):
         elif step == "learn":
             one.learn(queue_digest(b"d%d" % what), 5)
             other.learn(queue_digest(b"d%d" % what), 5)
+        elif step == "count":
+            counts[what[0].split(b"/")[0]] = what[1]
         else:
             assert drained(one) == drained(other)
         assert (one.dirty, one.references) == (other.dirty, other.references)
@@ -137,7 +144,7 @@ def test_compiled_and_plain_are_the_same(history, partitions):
 
 @pytest.mark.parametrize("kind", TAILS)
 def test_unknown_ends_are_asked_for_once_and_a_message_enters_both_its_queues_or_none(kind):
-    tails = kind(100, 4)
+    tails = kind(100, 2, {b"a": 4, b"c": 4, b"e": 4})
     topics = [b"a/b", b"c/d", b"a/b", *(b"e/%d" % i for i in range(40))] * 2
     refs = [reference(i, topic) for i, topic in enumerate(topics)]
     with pytest.raises(KeyError):
@@ -162,7 +169,7 @@ def test_unknown_ends_are_asked_for_once_and_a_message_enters_both_its_queues_or
 
 @pytest.mark.parametrize("kind", TAILS)
 def test_rows_are_sorted_and_hold_what_waited(kind):
-    tails, model = kind(1 << 16, 1), {}
+    tails, model = kind(1 << 16, 1, {}), {}
     for number in range(5000):
         digest = queue_digest(b"%d" % (number % 1700))
         tails.learn(digest, 0)
@@ -179,7 +186,7 @@ def test_rows_are_sorted_and_hold_what_waited(kind):
 
 @pytest.mark.parametrize("kind", TAILS)
 def test_tails_of_very_many_queues_at_once(kind):
-    tails = kind(1 << 20, 1)
+    tails = kind(1 << 20, 1, {})
     for again in range(2):
         for number in range(100_000):
             digest = queue_digest(b"%d" % number)
@@ -191,7 +198,7 @@ def test_tails_of_very_many_queues_at_once(kind):
 
 @pytest.mark.parametrize("kind", TAILS)
 def test_invalid_digests_references_and_missing_waiters(kind):
-    tails = kind(10, 1)
+    tails = kind(10, 1, {})
     digest = queue_digest(b"q")
     tails.learn(digest, 3)
     for call in (tails.end, tails.first_waiting, lambda short: tails.waiting(short, 0, 1)):
