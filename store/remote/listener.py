@@ -109,7 +109,7 @@ class StoreListener:
 
 
 def _refused(verdict: Verdict, reason: str, leader: str = "") -> Welcome:
-    return Welcome(VERSION, verdict, reason, "", 0, 0, 0, 0, 0, 0, 0, leader)
+    return Welcome(VERSION, verdict, reason, "", 0, 0, 0, 0, {}, 0, 0, 0, leader)
 
 
 def _check_free(address: str) -> None:
