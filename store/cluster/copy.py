@@ -45,6 +45,7 @@ def open_folder(path: Path, disk: Disk) -> Folder:
 
 def found_copy(folder: Folder, founded: Founded) -> None:
     """Make the folder's copy of the log, which has nothing yet. Raises OSError."""
+    folder.clear()  # a power failure may have brought back views that were removed before `store.json`
     meta = Meta(
         log_id=founded.log_id,
         epoch=0,

@@ -352,3 +352,16 @@ async def test_a_leader_stops_when_its_disk_fails(nodes: Nodes):
     nodes.running.remove(node)
     await node.store.close()
     assert (await append((await nodes.leader()).engine, [message()])).error is None
+
+
+async def test_views_that_a_power_failure_brought_back_are_removed(nodes: Nodes, writer: Writer):
+    await nodes.start_leader("a")
+    second = await nodes.start("b")
+    await writer.append(20)
+    await nodes.settle()
+    await nodes.stop(second)
+    (second.folder / "store.json").unlink()
+    for path in (second.folder / "log").iterdir():
+        path.unlink()
+    await nodes.start("b")
+    await nodes.check_equal()

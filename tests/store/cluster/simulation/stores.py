@@ -74,6 +74,8 @@ class StoreDisk:
             if self._views:
                 shutil.copytree(rng.choice(self._views), self.path / "views")
         self.disk = NodeDisk(root, Random(rng.random()))
+        for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+            self.disk.sync_folder(folder)  # what was copied is on the disk
 
     def save_views(self, database: Database) -> None:
         """RocksDB may have written its memory to disk just now."""
