@@ -64,11 +64,13 @@ class StoreNode:
         await self._services.reload()
 
     async def outlive_gateways(self, seconds: float) -> None:
-        """Wait until all gateways have left."""
-        registry = self._engine.gateway_registry if self._engine is not None else None
+        """Wait until all gateways have left, and have heard that they have: otherwise they would look for the store."""
+        if self._engine is None:
+            return
+        registry = self._engine.gateway_registry
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while registry is not None and registry.figures:  # noqa: ASYNC110  once in the life of a process
+                while registry.figures or self._server.has_streams:  # noqa: ASYNC110  once in the life of a process
                     await asyncio.sleep(_CHECK_SECONDS)
 
     async def stop(self) -> None:

@@ -69,6 +69,11 @@ class StoreServer:
         """
         self._gone.append(listener)
 
+    @property
+    def has_streams(self) -> bool:
+        """Whether any gateway is connected."""
+        return any(gateway.stream is not None for gateway in self.gateways.values())
+
     def end(self, name: str) -> None:
         """End the service of a gateway that counts as dead."""
         for gateway in [each for each in self.gateways.values() if each.gateway == name]:
