@@ -125,7 +125,7 @@ class JoinedGateway:
                 async with asyncio.timeout(_LEAVING_SECONDS):
                     await self._store.leave_gateway(self.name)
             except TimeoutError:
-                log.info("the store has not yet ended what this gateway leaves")
+                return  # the store was told
             except StoreError as error:
                 log.warning("the store was not told that this gateway stops: %s", error)
 
