@@ -326,7 +326,7 @@ class SubscribeHandler:
         if new.cursor is None or old.cursor is not None or old.replay_cursor is not None or self._router.is_delivering:
             return
         sent = self._router.delivered_end if session.behind is None else session.behind.position
-        new.cursor.start_position = max(new.cursor.start_position, sent)
+        new.cursor.begin_behind(sent)
 
     def _attach_transient(self, connection: Connection, session: Session, stored: StoredSubscription) -> bool:
         """Make a subscription of a transient session live. Whether it is new."""
