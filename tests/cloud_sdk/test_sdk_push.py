@@ -297,7 +297,7 @@ async def test_messages_that_a_closing_consumer_gave_back_go_to_others(client: C
     assert len(got) == 2
 
 
-async def test_a_broadcast_consumer_goes_on_after_a_gap_and_repeats_nothing(client: Client) -> None:
+async def test_a_broadcast_consumer_continues_after_a_gap_and_repeats_nothing(client: Client) -> None:
     got: list[bytes] = []
 
     async def handle(message: Message) -> None:

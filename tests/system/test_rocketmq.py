@@ -91,7 +91,7 @@ def scenario(tmp_path: Path) -> Iterator[Starts]:
         process.communicate()
 
 
-def test_services_go_on_when_the_node_was_killed(rocket_node: Callable[..., Any], scenario: Starts) -> None:
+def test_services_continue_when_the_node_was_killed(rocket_node: Callable[..., Any], scenario: Starts) -> None:
     node = rocket_node()
     process = scenario(node, "survive")
     assert process.stdout is not None and process.stdin is not None

@@ -121,7 +121,7 @@ async def test_no_buffered_message_with_an_expired_lease_is_handed_out(client: C
         assert await slow.next(0) is None
 
 
-async def test_consuming_goes_on_after_a_restart(node, client: Client) -> None:
+async def test_consuming_continues_after_a_restart(node, client: Client) -> None:
     sent = await fill(client, 300)
     received: list[bytes] = []
     async with client.consumer("g", "home", max_records=50) as consumer:
@@ -154,7 +154,7 @@ async def test_wrong_arguments_have_names(client: Client) -> None:
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("is_split", [False, True])
-async def test_a_member_goes_on_with_partitions_that_its_parent_topic_gets(
+async def test_a_member_continues_with_partitions_that_its_parent_topic_gets(
     node, client: Client, ordered: bool, is_split: bool
 ) -> None:
     """A member that only began with new messages misses none; with `ordered`, each key stays in order. A gateway of its
