@@ -1,4 +1,4 @@
-"""A store in its own process, with the fronts for services. Gateways in other processes serve the devices."""
+"""A store in its own process, with HTTP and administration. Gateways in other processes serve devices and services."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -45,7 +45,7 @@ class StoreNode:
         engine.gateway_registry.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.gateway_registry.expire(name.encode()))
         sessions = RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills)
-        self._services = Services(engine, authority, config, settings, sessions, self._figures)
+        self._services = Services(engine, authority, config, sessions, self._figures)
         try:
             await self._services.admin.start()
             await self._maintenance.serve()

@@ -8,7 +8,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,10 +23,13 @@ from store.engine import Engine
 from store.errors import StoreError
 from store.producer_progress import is_gateway
 from store.remote.attached import Attached, Feeds
+from store.remote.bulk import PRODUCER
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
+from store.remote.link import LinkBroken
+from store.remote.moved_producers import MovedProducers
 from store.remote.stream import Stream
-from store.remote.wire import CHANNEL_OPTIONS, METHOD, SERVICE, VERSION, Hello, Verdict, Welcome, refusal
+from store.remote.wire import CHANNEL_OPTIONS, METHOD, READ, SERVICE, VERSION, Hello, Verdict, Welcome, refusal
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,7 @@ class StoreServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._finding = asyncio.Lock()
         self._beginning: dict[bytes, asyncio.Task[None]] = {}  # by producer: records the beginning of a gateway
+        self._moved = MovedProducers()
         self._stopping = False
         engine.on_transaction_check(self._check)
 
@@ -87,10 +91,11 @@ class StoreServer:
         """
         _check_free(address)
         server = grpc.aio.server(options=_OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(self._serve)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {METHOD.rpartition("/")[2]: handler}),)
-        )
+        handlers = {
+            METHOD.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(self._serve),
+            READ.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._read),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
             if credentials is None:
                 port = server.add_insecure_port(address)
@@ -171,6 +176,17 @@ class StoreServer:
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the greeting may have been called off
 
+    async def _read(self, body: bytes, context: _Context) -> bytes:
+        """Answer a bulk read of an attached gateway."""
+        producer = dict(context.invocation_metadata() or ()).get(PRODUCER)
+        gateway = self.gateways.get(producer) if isinstance(producer, bytes) else None
+        if gateway is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no gateway of this name is attached")
+        try:
+            return await gateway.read(body)
+        except LinkBroken as broken:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(broken))
+
     async def _find(self, hello: Hello) -> tuple[Attached | None, Welcome]:
         """Find or create the gateway of a greeting. Returns it, or None if it is not served, and the answer."""
         known = self.gateways.get(hello.producer)
@@ -193,13 +209,16 @@ class StoreServer:
         if hello.opening and self._engine.gateway_registry.has_ended(hello.gateway.encode()):
             # Other gateways may have sent its messages again since then.
             return None, self._welcome(Verdict.GIVEN_UP, "the gateway ended while it was disconnected")
-        gateway = Attached(self._engine, self._feeds, self._config, hello.gateway, hello.producer, hello.routed)
+        gateway = Attached(
+            self._engine, self._feeds, self._config, self._moved, hello.gateway, hello.producer, hello.routed
+        )
         sequence, missing, _ = produced
         if missing:
-            gateway.cut(sequence, missing)
             sequence -= 1
         self.gateways[hello.producer] = gateway
         gateway.send_stats(encode(self._engine.stats()))
+        if hello.behind >= 0:
+            gateway.resume(hello.behind, sequence, missing)
         return gateway, self._welcome(Verdict.STARTS, sequence=sequence)
 
     def _welcome(self, verdict: Verdict, reason: str = "", received: int = 0, sequence: int = 0) -> Welcome:
@@ -218,6 +237,7 @@ class StoreServer:
             engine.max_record,
             engine.max_wait_ms,
             engine.stats().log_end,
+            engine.redelivery,
         )
 
     def _begin(self, gateway: Attached, context: _Context) -> Stream:
@@ -310,9 +330,11 @@ class StoreServer:
                 if gateway.stream is not None:
                     gateway.send_stats(stats)
 
-    def _check(self, held: Sequence[HeldMessage]) -> None:
+    def _check(self, held: Sequence[HeldMessage]) -> Collection[int] | None:
+        """Have all gateways check transactions. They say later whose publishers they ask."""
         for gateway in self.gateways.values():
             gateway.check(held)
+        return None if self.gateways else ()
 
     async def _record(self, frames: list[bytes]) -> None:
         answer: asyncio.Future[Appended] = self._loop.create_future()

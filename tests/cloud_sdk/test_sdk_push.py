@@ -9,7 +9,10 @@ import pytest
 
 from cloud_sdk import Client, Delivery, Happened, InvalidArgument, Message, OutgoingMessage, TryAgain
 from cloud_sdk.blocking import Client as BlockingClient
+from tests.cloud_sdk.conftest import AT_A_GATEWAY
 from tests.waiting import patience, until
+
+pytestmark = AT_A_GATEWAY
 
 
 async def test_messages_are_handled_concurrently_and_acknowledged(client: Client) -> None:

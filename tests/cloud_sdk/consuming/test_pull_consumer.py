@@ -21,8 +21,10 @@ from cloud_sdk import (
 from cloud_sdk.blocking import Client as BlockingClient
 from cloud_sdk.consuming.partition_reader import PartitionReader
 from cloud_sdk.consuming.pull_consumer import PullConsumer
-from tests.cloud_sdk.conftest import Node
+from tests.cloud_sdk.conftest import AT_A_GATEWAY, Node
 from tests.waiting import patience
+
+pytestmark = AT_A_GATEWAY
 
 
 def order(number: int) -> OutgoingMessage:
