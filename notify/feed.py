@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import record
+from matcher.names import parent_of
 from notify.interest import Interest
 from notify.wire import encode_event, encode_range, has_rest
 from record.layout import FLAG_ADDRESSED
@@ -23,13 +24,14 @@ LARGE: Final = 64 << 10  # bytes: a longer message is not part of its event, and
 class Feed:
     """The events of one gateway, from `position` of the log on. `has_room` says whether it takes more."""
 
-    __slots__ = ("_has_room", "_interest", "_routed", "_seen", "_send", "_since", "_told")
+    __slots__ = ("_has_room", "_interest", "_parents", "_routed", "_seen", "_send", "_since", "_told")
 
     def __init__(
         self, position: int, routed: bool, has_room: Callable[[], bool], send: Callable[[bytes], None]
     ) -> None:
         self._routed = routed  # once the gateway has named filters, it gets only what matches them
         self._interest: Interest | None = None  # None: it gets everything
+        self._parents: set[bytes] = set()  # parent topics of which it is told that they have new messages
         self._has_room = has_room
         self._send = send
         self._since = position  # where the range of the next event begins
@@ -43,10 +45,11 @@ class Feed:
             self.drop_commit(commit)
             return
         chosen, moved = self._concerning(commit)
-        if not chosen and not moved and not has_rest(commit):
+        parents = self._entered(commit) if self._parents else []
+        if not chosen and not moved and not parents and not has_rest(commit):
             return
         small, large = _by_size(commit, chosen)
-        self._send(encode_event(self._since, commit, small, [*moved, *large]))
+        self._send(encode_event(self._since, commit, small, [*moved, *large], parents))
         self._since = self._told = commit.end
 
     def drop_commit(self, commit: Commit) -> None:
@@ -65,6 +68,16 @@ class Feed:
             if self._interest is None:
                 self._interest = Interest()
             self._interest.change(added, removed)
+
+    def watch_parents(self, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        """Change the parent topics of which the gateway is told, from the next commit on."""
+        self._parents.difference_update(removed)
+        self._parents.update(added)
+
+    def _entered(self, commit: Commit) -> list[bytes]:
+        """The watched parent topics that have new messages."""
+        found = {parent_of(topic) for topic in {*commit.topics, *[each.topic for each in commit.moved]}}
+        return list(found & self._parents)
 
     def _concerning(self, commit: Commit) -> tuple[Sequence[int], list[Moved]]:
         interest = self._interest

@@ -32,6 +32,7 @@ class _Rest(msgspec.Struct, frozen=True, array_like=True):
     users: list[bytes]
     rules: list[bytes]
     again: list[bytes]
+    parents: list[bytes]
 
 
 _decode_rest: Final = msgspec.msgpack.Decoder(_Rest).decode
@@ -51,14 +52,16 @@ def has_rest(commit: Commit) -> bool:
     return bool(commit.moved or commit.addressed or about_groups or commit.users or commit.rules)
 
 
-def encode_event(since: int, commit: Commit, chosen: Sequence[int], moved: list[Moved]) -> bytes:
-    """Encode the messages `chosen` of a commit, and `moved`, which the gateway is to read from the store."""
+def encode_event(since: int, commit: Commit, chosen: Sequence[int], moved: list[Moved], parents: list[bytes]) -> bytes:
+    """Encode the messages `chosen` of a commit, `moved`, which the gateway is to read from the store, and the watched
+    parent topics that have new messages."""
     data, starts = commit.data, commit.starts
     frames = [data[starts[i] : starts[i] + record.length_of(data, starts[i])] for i in chosen]
     offsets = array("Q", [commit.topic_offsets[i] for i in chosen]).tobytes()
     rest = b""
-    if moved or has_rest(commit):
-        rest = _encode(_Rest(moved, commit.addressed, commit.dead_letters, commit.users, commit.rules, commit.again))
+    if moved or parents or has_rest(commit):
+        about_groups = commit.dead_letters, commit.users, commit.rules, commit.again
+        rest = _encode(_Rest(moved, commit.addressed, *about_groups, parents))
     filters = b""
     if commit.filter_offsets is not None and chosen:
         filters = _encode([commit.filter_offsets[i] for i in chosen])
@@ -90,6 +93,7 @@ def decode_event(body: bytes) -> Event:
         commit.users = rest.users
         commit.rules = rest.rules
         commit.again = rest.again
+        commit.parents = rest.parents
     if count:
         commit.starts, _, commit.flags, commit.topics, _, _ = record.scan(commit.data)
         commit.topic_offsets = offsets.tolist()

@@ -8,7 +8,7 @@ from store.api import Commit, CommitListener, Listening, Rest
 logger = logging.getLogger(__name__)
 
 # What a listener may ask for, added up.
-MESSAGES: Final = 1  # messages that entered their queues
+MESSAGES: Final = 1  # messages that entered their queues, or of which is only told that they did
 GROUPS: Final = 2  # groups whose dead letters grew, or whose messages were returned
 ACCOUNTS: Final = 4  # users or rules that changed
 EVERY_COMMIT: Final = 8
@@ -38,7 +38,7 @@ class CommitListeners:
         parts = EVERY_COMMIT
         if commit.missed_from >= 0:
             parts |= MESSAGES | GROUPS | ACCOUNTS
-        if commit.topics or commit.moved:
+        if commit.topics or commit.moved or commit.parents:
             parts |= MESSAGES
         if commit.dead_letters or commit.again:
             parts |= GROUPS

@@ -54,6 +54,7 @@ class Engine(LocalStore):
         )
         self.pop = self._groups.pop  # bound directly: each batch of each member calls it
         self.settle = self._groups.settle
+        self.redelivery = self._groups.redelivery
         self._held = HeldMessages(opened.config, self._views.held, self._log.append, opened.clock, loop)
         self._retention = Retention(
             opened.config,
@@ -211,6 +212,10 @@ class Engine(LocalStore):
 
     def on_transaction_check(self, listener: TransactionListener) -> None:
         self._held.on_check(listener)
+
+    def publishers_asked(self, handles: Sequence[int]) -> None:
+        """Publishers at a gateway are asked about the transactions of these half messages."""
+        self._held.asked(handles)
 
     def may_hold(self) -> bool:
         return self._views.held.count.value < self._config.max_held

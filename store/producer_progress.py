@@ -2,12 +2,17 @@
 
 Frames that were not synced when the node died may be there in part: a PRODUCED record is, and of the records that it
 speaks of the first few. They follow it side by side, written by the same opening of the log, so counting them is
-enough; whoever writes after a crash has another epoch.
+enough; whoever writes after a crash has another epoch. The records that a crash cut off come later, behind a PRODUCED
+record of their own with the same sequence.
 """
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 import record
+from record.layout import Kind
+from store.api import LogStore
+from store.control import Produced
 from store.log.reader import LogReader
 from store.views.fold import Views
 
@@ -47,3 +52,37 @@ async def cut_from(views: Views, reader: LogReader, producer: bytes) -> tuple[in
             break
         position = chunk.next_position
     return last.sequence, max(0, last.records - max(found, 0)), last.digest
+
+
+async def appends_from(
+    store: LogStore, producer: bytes, position: int, end: int
+) -> AsyncIterator[tuple[int, int, list[int]]]:
+    """Yield the sequence of each append of a producer in the log, its store time in ms, and the positions of its
+    records, which are fewer if a crash cut the last one. position, end: where to look. Raises StoreError."""
+    sequence, store_time, missing, epoch = -1, 0, 0, b""
+    positions: list[int] = []
+    while position < end:
+        chunk = await store.read(position, _STEP)
+        if not chunk.data:
+            break
+        position = chunk.next_position
+        if not missing and producer not in chunk.data:
+            continue
+        for start in record.split(chunk.data):
+            if missing and chunk.data[start + _EPOCH : start + _EPOCH + 4] == epoch:
+                positions.append(record.position_of(chunk.data, start))
+                missing -= 1
+            else:
+                missing = 0
+                kind, _, _, name, _, _, payload = record.decode(chunk.data, start)
+                if kind == Kind.PRODUCED and name == producer:
+                    event = Produced.parse(payload)
+                    if event.sequence != sequence:
+                        if sequence >= 0:
+                            yield sequence, store_time, positions
+                        positions = []
+                    sequence, missing = event.sequence, event.records
+                    store_time = record.store_time_of(chunk.data, start)
+                    epoch = chunk.data[start + _EPOCH : start + _EPOCH + 4]
+    if sequence >= 0:
+        yield sequence, store_time, positions

@@ -6,7 +6,7 @@
 import asyncio
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, Self
 
 import record
 from matcher.names import parent_of
@@ -51,6 +51,11 @@ class Queries:
 
     _views: Views
     _reader: LogReader
+
+    @property
+    def bulk(self) -> Self:
+        """All reads are in order here, and none holds up a commit."""
+        return self
 
     async def bounds(self, queue: bytes) -> Bounds:
         return self._views.bounds((queue,))[0]

@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 0.1  # until a store that does not answer is asked again
 _FIGURES_SECONDS: Final = 1.0
+_LEAVING_SECONDS: Final = 5.0  # for the answer of the store
 _PAGE: Final = 1000  # clients
 _MAX_REQUESTS: Final = 256  # claims under way at a time: other gateways may have to close connections first
 
@@ -113,14 +114,18 @@ class JoinedGateway:
         self._spawn(self._send_heartbeats(close_client, wake_group, on_ended))
 
     async def stop(self) -> None:
-        """Leave, when all connections are closed and their last records committed."""
+        """Leave, when all connections are closed and their last records committed. The answer comes after a record and
+        what that ends. The store does not need this gateway for it, so a slow disk does not keep the gateway."""
         await asyncio.sleep(0)  # releases of this turn are sent first
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self._has_ended:
             try:
-                await self._store.leave_gateway(self.name)
+                async with asyncio.timeout(_LEAVING_SECONDS):
+                    await self._store.leave_gateway(self.name)
+            except TimeoutError:
+                return  # the store was told
             except StoreError as error:
                 log.warning("the store was not told that this gateway stops: %s", error)
 

@@ -223,16 +223,17 @@ class SubscribeHandler:
         """Make QoS 0 subscriptions of a durable session live before their records are committed. The log has no cursors
         for them: they would miss what the client publishes right behind its SUBSCRIBE.
 
-        Shared subscriptions and replays read from the log, so they miss nothing. A filter whose earlier SUBSCRIBE is
-        not committed waits for that.
+        Shared subscriptions and replays read from the log, so they miss nothing. An earlier SUBSCRIBE of the same
+        filter that is not committed makes no subscription any more.
         """
         wants = self._router.wants
         early = _Early(wants is None or wants.is_settled)
         coming = session.subscribing.names
         for stored in unrecorded:
             name = stored.topic_filter
-            if name in coming or stored.replay >= 0 or is_shared(name) or is_below(name, SYS):
+            if replay_name(name) in coming or stored.replay >= 0 or is_shared(name) or is_below(name, SYS):
                 continue
+            session.subscribing.end([name])
             early.add(name, self._attach(session, stored))
             if early.has_requested_retained:
                 self._request_retained(session, stored, early.is_new(name))
@@ -312,11 +313,20 @@ class SubscribeHandler:
         subscription = self._make(session, stored)
         if old is not None:
             subscription.replace(old)
+            self._pass_over_sent(session, old, subscription)
             self._router.remove(old)
         session.subscribe(subscription)
         if subscription.is_live:
             self._router.add(subscription)
         return old is None
+
+    def _pass_over_sent(self, session: Session, old: Subscription, new: Subscription) -> None:
+        """Let a subscription that is recorded now begin behind what it has sent without a cursor, with QoS 0. That may
+        be more than what came before its record."""
+        if new.cursor is None or old.cursor is not None or old.replay_cursor is not None or self._router.is_delivering:
+            return
+        sent = self._router.delivered_end if session.behind is None else session.behind.position
+        new.cursor.begin_behind(sent)
 
     def _attach_transient(self, connection: Connection, session: Session, stored: StoredSubscription) -> bool:
         """Make a subscription of a transient session live. Whether it is new."""

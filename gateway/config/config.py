@@ -126,7 +126,7 @@ class GroupConfig:
 class GrpcConfig:
     """The front for cloud services."""
 
-    port: int = bounded(7070, 0, 65_535)
+    port: int = bounded(7070, -1, 65_535)  # 0: a free one; -1: none
     # Groups of RocketMQ clients that differ from the defaults. In the environment as JSON.
     groups: list[GroupConfig] = field(default_factory=list)
     # "anonymous", "password", "certificate", and for RocketMQ clients "signature".

@@ -88,13 +88,7 @@ class NodeCollector:
     def collect(self) -> Iterable[Metric]:
         yield from self._device_metrics()
         yield from self._listener_metrics()
-        failed = CounterMetricFamily("sluice_service_logins_failed", "Wrong user names and passwords", labels=["front"])
-        for front, count in self._service_logins_failed.items():
-            failed.add_metric([front], count)
-        yield failed
-        calls = self._calls()
-        if calls is not None:
-            yield GaugeMetricFamily("sluice_service_calls", "Calls of cloud services under way", value=calls)
+        yield from self._service_metrics()
         yield from self._store_metrics()
         if self._cluster is not None:
             for name, value in self._cluster.figures().items():
@@ -120,6 +114,25 @@ class NodeCollector:
             text = "Bytes the store has not answered"
             name = "sluice_gateway_pending_bytes"
             yield _by_gateway(GaugeMetricFamily, name, text, "store_pending_bytes", linked)
+
+    def _service_metrics(self) -> Iterable[Metric]:
+        """Those of this process, and, labelled by name, those of gateways in processes of their own."""
+        gateways = {name: each for name, each in self._sources().items() if name and "service_calls" in each}
+        labels = ["gateway"] if gateways else []
+        text = "Wrong user names and passwords"
+        failed = CounterMetricFamily("sluice_service_logins_failed", text, labels=[*labels, "front"])
+        for front, count in self._service_logins_failed.items():
+            failed.add_metric([*[""] * len(labels), front], count)
+        calls = GaugeMetricFamily("sluice_service_calls", "Calls of cloud services under way", labels=labels)
+        own = self._calls()
+        if own is not None:
+            calls.add_metric([""] * len(labels), own)
+        for name, figures in gateways.items():
+            failed.add_metric([name, "grpc"], figures["service_logins_failed"])
+            calls.add_metric([name], figures["service_calls"])
+        yield failed
+        if calls.samples:
+            yield calls
 
     def _listener_metrics(self) -> Iterable[Metric]:
         accepted = CounterMetricFamily("sluice_mqtt_listener_accepted", "Connections accepted", labels=["listener"])

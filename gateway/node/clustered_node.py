@@ -19,15 +19,11 @@ from gateway.config.config import Config
 from gateway.config.store import store_config
 from gateway.http.front import HttpFront, HttpPages
 from gateway.net.bind import check_host
-from gateway.net.tls import TlsError
 from gateway.node.cluster_member import ClusterMember
 from gateway.node.ports import Ports
-from gateway.node.rpc_server import RpcServer
 from gateway.node.served_store import ServedStore
-from gateway.node.services import rpc_server, warn_of_open_ports
-from gateway.node.store_node import outlive_gateways
+from gateway.node.services import warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials, store_credentials
-from gateway.rpc.certificates import RpcCertificates
 from store.api import Store
 from store.cluster.clustered_store import ClusterConfig, ClusteredStore
 from store.cluster.member import Role
@@ -52,7 +48,6 @@ class ClusteredStoreNode:
         self.ended = asyncio.Event()
         self._store: ClusteredStore | None = None
         self._served: ServedStore | None = None  # while this node leads
-        self._rpc: RpcServer | None = None
         self._followed: LocalStore | None = None  # what HTTP shows while it does not
         self._authority: Authority | None = None  # of that
         self._changed = asyncio.Event()  # the role
@@ -65,14 +60,11 @@ class ClusteredStoreNode:
         config, cluster = self.config, self.config.cluster
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
-        self._settings = store_config(config)
-        if config.grpc.certificate:  # it is needed when this node leads; what is wrong with it is said now
-            RpcCertificates("gRPC", config.grpc.certificate, config.grpc.key, config.grpc.client_ca)
         about = ClusterConfig(
             cluster.name, cluster.log, cluster.address, cluster.options, cluster.leader_timeout_s, cluster.poll_ms
         )
         credentials = gateway_credentials(config.split)
-        self._store = store = await ClusteredStore.open(config.data_dir, self._settings, about)
+        self._store = store = await ClusteredStore.open(config.data_dir, store_config(config), about)
         store.on_role(self._on_role)
         store.before_close(self._let_go.wait)
         self._member = member = ClusterMember(store, cluster.name, cluster.address, self._nodes, credentials)
@@ -82,7 +74,7 @@ class ClusteredStoreNode:
         try:
             await self._admin.start()
             http = await self._http.start(config.http_host, config.http.port)
-            await warn_of_open_ports(config, config.grpc.port, http)
+            await warn_of_open_ports(config, -1, http)
             await self._listener.open(config.split.listen)
             await self._listener.open(cluster.listen, store_credentials(config.split))
         except BaseException:
@@ -93,15 +85,14 @@ class ClusteredStoreNode:
         return Ports(-1, -1, -1, http, {"store": config.split.listen, "cluster": cluster.listen})
 
     async def reload(self) -> None:
-        """Read the certificate of HTTP again. Each handshake of gRPC and of gateways looks for new ones."""
+        """Read the certificate of HTTP again. Each handshake of gateways looks for new ones."""
         await self._http.reload()
 
     async def outlive_gateways(self, seconds: float) -> None:
         """Wait until all gateways have left, if this node leads. Those of other nodes stay."""
         served = self._served
         if served is not None:
-            own = self.config.cluster.name.encode() + b"."
-            await outlive_gateways(served.engine.gateway_registry, seconds, own)
+            await served.outlive_gateways(seconds, f"{self.config.cluster.name}.")
 
     async def stop(self) -> None:
         """Stop serving and leave the cluster. If this node leads, another one does so at once."""
@@ -184,38 +175,32 @@ class ClusteredStoreNode:
                 await self._show(self._store.local)
 
     async def _serve(self, engine: Engine) -> None:
-        """Serve gateways and services: this node leads."""
+        """Serve gateways: this node leads."""
         self._let_go.clear()
         config = self.config
         self._served = served = ServedStore(engine, config)
-        self._rpc = rpc = rpc_server(engine, served.authority, config, self._settings)
         try:
             await self._show(None)
             pages = HttpPages(
-                engine, served.authority, served.figures, list, config.http.auth, lambda: rpc.calls, self._member
+                engine, served.authority, served.figures, list, config.http.auth, lambda: None, self._member
             )
             await self._http.show(pages)
             self._admin.serve(engine, served.sessions)
             await served.begin()
             if self._store is not None and self._store.engine is engine:
                 served.serve(self._listener)
-                port = await rpc.start(config.host, config.grpc.port)
-                log.info("this node leads in epoch %d; gRPC has port %d", self._store.history.epoch, port)
+                log.info("this node leads in epoch %d", self._store.history.epoch)
         except StoreError as error:  # it leads no more: a change of role is on its way
             log.warning("the service of this leader ended before it began: %s", error)
-        except (OSError, TlsError) as error:
-            log.error("cloud services cannot reach this leader: %s", error)
 
     async def _end_service(self) -> None:
         """End all that uses the engine."""
         self._listener.serve(None)
         self._admin.serve_copy(None)
         await self._http.show(None)
-        if self._rpc is not None:
-            await self._rpc.stop(0.0)
         if self._served is not None:
             await self._served.stop()
-        self._served = self._rpc = None
+        self._served = None
         self._let_go.set()
 
     async def _show(self, local: LocalStore | None) -> None:

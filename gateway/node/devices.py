@@ -28,19 +28,18 @@ class Devices:
         config: Config,
         counters: Counters,
         name: bytes | None = None,
-        link_figures: Callable[[], Mapping[str, int]] = dict,
+        more_figures: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """name: of a gateway in a separate process, else None. link_figures: figures of its link to the store."""
+        """name: of a gateway in a separate process, else None. more_figures: those that only such a gateway has."""
         self._config = config
-        self._link_figures = link_figures
+        self._more_figures = more_figures
         self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
         ownership: ClientOwnership = self._joined or SINGLE_NODE
         flusher = Flusher(asyncio.get_running_loop(), counters)
         self.router = Router(store.stats().log_end, flusher, store.wants)
         store.on_commit(self.router.deliver)
         self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership)
-        has_services = config.split.role != "gateway"
-        services = room_for_services(config.grpc.max_connections) if has_services else 0
+        services = room_for_services(config.grpc.max_connections) if config.grpc.port >= 0 else 0
         self.front = MqttFront(store, self.sessions, config.mqtt, counters, flusher, services)
         self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)
         self.listeners: Listeners | None = None
@@ -84,5 +83,5 @@ class Devices:
         return {
             **self.sessions.sys_topics.figures(),
             "connections": len(self.front.connections),
-            **self._link_figures(),
+            **self._more_figures(),
         }

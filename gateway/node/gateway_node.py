@@ -10,7 +10,8 @@ from gateway.http.front import HttpFront, HttpPages
 from gateway.net.bind import check_host
 from gateway.node.devices import Devices
 from gateway.node.ports import Ports
-from gateway.node.services import warn_of_open_ports
+from gateway.node.rpc_server import RpcServer
+from gateway.node.services import RPC_STOP_S, rpc_server, warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials
 from gateway.observe.counters import Counters
 from notify.event_receiver import EventReceiver
@@ -32,6 +33,7 @@ class GatewayNode:
         self.counters = Counters()
         self.ended = asyncio.Event()
         self._store: RemoteStore | None = None
+        self._rpc: RpcServer | None = None
 
     async def start(self) -> Ports:
         """Connect to the store and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
@@ -46,7 +48,8 @@ class GatewayNode:
         )
         store.on_lost(self.ended.set)
         self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)
-        self._devices = devices = Devices(store, authority, config, self.counters, name, store.figures)
+        self._rpc = rpc = rpc_server(store, authority, config)
+        self._devices = devices = Devices(store, authority, config, self.counters, name, self._more_figures)
         self._http = HttpFront(config.http)
         pages = HttpPages(
             store,
@@ -54,14 +57,15 @@ class GatewayNode:
             lambda: {"": devices.figures()},
             lambda: devices.front.admissions,
             config.http.auth,
-            lambda: None,
+            lambda: rpc.calls if rpc is not None else None,
         )
         await self._http.show(pages)
         try:
             await devices.start(self.ended.set)
+            grpc = await rpc.start(config.host, config.grpc.port) if rpc is not None else -1
             http = await self._http.start(config.http_host, config.http.port) if config.http.port >= 0 else -1
-            await warn_of_open_ports(config, -1, http)
-            return await devices.listen(-1, http)
+            await warn_of_open_ports(config, grpc, http)
+            return await devices.listen(grpc, http)
         except BaseException:
             await self.stop()
             raise
@@ -76,10 +80,19 @@ class GatewayNode:
         store, self._store = self._store, None
         if store is None:
             return
+        if self._rpc is not None:
+            await self._rpc.stop(RPC_STOP_S)
         await self._devices.stop()
         await self._http.stop()
         self._authority.stop()
         await store.close()
+
+    def _more_figures(self) -> dict[str, int]:
+        figures = self._store.figures() if self._store is not None else {}
+        if self._rpc is not None:
+            figures["service_calls"] = self._rpc.calls
+            figures["service_logins_failed"] = self._authority.service_logins_failed["grpc"]
+        return figures
 
 
 def _silence_s(config: Config) -> float:

@@ -37,7 +37,6 @@ class Node:
             engine,
             authority,
             config,
-            settings,
             self._sessions,
             lambda: {"": devices.figures()},
             lambda: devices.front.admissions,

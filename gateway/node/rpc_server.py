@@ -19,7 +19,6 @@ from gateway.rpc.certificates import RpcCertificates
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.service import Service
 from store.api import Store
-from store.config import StoreConfig
 
 _HANDSHAKE_MS: Final = 10_000  # for a connection that sends nothing
 _PROBE_MS: Final = 60_000  # of silence before a connection is probed
@@ -28,23 +27,24 @@ _MIN_PING_MS: Final = 5_000  # clients probe a silent connection every 10 s or s
 
 
 class RpcServer:
-    """Serves `sluice.v1.Sluice` and `apache.rocketmq.v2.MessagingService` over `store`, which is configured with
-    `settings`, on the running event loop. Starts once, stops once."""
+    """Serves `sluice.v1.Sluice` and `apache.rocketmq.v2.MessagingService` over `store` on the running event loop.
+    Starts once, stops once."""
 
     def __init__(
         self,
         store: Store,
         authority: Authority,
         limits: RpcLimits | None = None,
-        settings: StoreConfig | None = None,
         config: GrpcConfig | None = None,
+        shares_port: bool = False,
     ) -> None:
+        """shares_port: with other processes of the node."""
         self._config = config or GrpcConfig()
         self._authority = authority
         self._callers: Callers | None = None
         self._store = store
         self._limits = limits or RpcLimits()
-        self._settings = settings or StoreConfig()
+        self._shares_port = shares_port
         self._groups = {group.name.encode(): group for group in self._config.groups}
         self._service: Service | None = None
         self._rocket: RocketService | None = None
@@ -76,7 +76,7 @@ class RpcServer:
             options=(
                 ("grpc.max_receive_message_length", self._limits.max_request_bytes),
                 ("grpc.max_send_message_length", -1),  # one record is always sent, however large
-                ("grpc.so_reuseport", 0),  # a second node on the same port must fail, not share it
+                ("grpc.so_reuseport", int(self._shares_port)),  # a second node on the port must fail, not share it
                 ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.keepalive_time_ms", _PROBE_MS),
@@ -87,15 +87,7 @@ class RpcServer:
                 ("grpc.max_allowed_incoming_connections", room_for_services(config.max_connections)),
             ),
         )
-        self._rocket = RocketService(
-            self._store,
-            self._service.groups,
-            self._service.pulls,
-            self._service.is_checked,
-            self._limits,
-            self._settings,
-            self._groups,
-        )
+        self._rocket = RocketService(self._store, self._service.groups, self._service.pulls, self._limits, self._groups)
         add_SluiceServicer_to_server(self._service, server)
         add_MessagingServiceServicer_to_server(self._rocket, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,5 +1,9 @@
 """An open store and what serves it to gateways in other processes."""
 
+import asyncio
+from contextlib import suppress
+from typing import Final
+
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import SplitMaintenance
 from gateway.broker.remote_sessions import RemoteSessions
@@ -11,6 +15,8 @@ from store.engine import Engine
 from store.remote.config import RemoteConfig
 from store.remote.listener import StoreListener
 from store.remote.server import StoreServer
+
+_CHECK_SECONDS: Final = 0.05
 
 
 class ServedStore:
@@ -33,6 +39,17 @@ class ServedStore:
         """Serve the gateways that come to the listener."""
         self._server.begin()
         listener.serve(self._server)
+
+    async def outlive_gateways(self, seconds: float, prefix: str = "") -> None:
+        """Wait until all gateways whose names begin so have left, and have heard that they have: otherwise they would
+        look for the store."""
+        registry, begin = self.engine.gateway_registry, prefix.encode()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (  # noqa: ASYNC110  once in the life of a process
+                    any(name.startswith(begin) for name in registry.figures) or self._server.has_streams(prefix)
+                ):
+                    await asyncio.sleep(_CHECK_SECONDS)
 
     def abort(self) -> None:
         """End the streams of all gateways in this turn of the loop. What is not sent yet is never sent."""

@@ -1,4 +1,4 @@
-"""The fronts of a process that has the store: gRPC, HTTP, and the administration socket."""
+"""The fronts for services and people: gRPC in every process, HTTP and the administration socket beside the store."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +15,12 @@ from gateway.net.bind import check_host
 from gateway.net.proxy_protocol import address_text
 from gateway.node.rpc_server import RpcServer
 from gateway.rpc.limits import RpcLimits
-from store.config import StoreConfig
+from store.api import Store
 from store.engine import Engine
 
 log = logging.getLogger(__name__)
 
-STOP_GRACE: Final = 2.0  # seconds for gRPC calls to end
+RPC_STOP_S: Final = 2.0  # for gRPC calls to end
 
 
 class Services:
@@ -31,14 +31,13 @@ class Services:
         engine: Engine,
         authority: Authority,
         config: Config,
-        settings: StoreConfig,
         sessions: SessionDirectory,
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]] = list,
     ) -> None:
-        """settings: of the store. sources, admissions: see `gateway.http.metrics`."""
+        """sources, admissions: see `gateway.http.metrics`."""
         self._config = config
-        self.rpc = rpc_server(engine, authority, config, settings)
+        self.rpc = rpc_server(engine, authority, config)
         self.http = HttpFront(config.http)
         self.admin = AdminFront(config.data_dir)
         self.admin.serve(engine, sessions)
@@ -48,18 +47,20 @@ class Services:
         self._admissions = admissions
 
     async def start(self) -> tuple[int, int]:
-        """Listen for services and people. Returns the ports for gRPC and HTTP. Raises TlsError and OSError."""
+        """Listen for services and people. Returns the ports for gRPC (-1: none) and HTTP. Raises TlsError and
+        OSError."""
         config = self._config
+        rpc = self.rpc
         pages = HttpPages(
             self._engine,
             self._authority,
             self._sources,
             self._admissions,
             config.http.auth,
-            lambda: self.rpc.calls,
+            lambda: rpc.calls if rpc is not None else None,
         )
         await self.http.show(pages)
-        grpc = await self.rpc.start(config.host, config.grpc.port)
+        grpc = await rpc.start(config.host, config.grpc.port) if rpc is not None else -1
         http = await self.http.start(config.http_host, config.http.port)
         await warn_of_open_ports(config, grpc, http)
         return grpc, http
@@ -69,20 +70,23 @@ class Services:
         await self.http.reload()
 
     async def stop(self) -> None:
-        await self.rpc.stop(STOP_GRACE)
+        if self.rpc is not None:
+            await self.rpc.stop(RPC_STOP_S)
         await self.http.stop()
         await self.admin.stop()
 
 
-def rpc_server(engine: Engine, authority: Authority, config: Config, settings: StoreConfig) -> RpcServer:
-    """The gRPC front of a store with these settings."""
+def rpc_server(store: Store, authority: Authority, config: Config) -> RpcServer | None:
+    """The gRPC server of a process; None if it has none."""
+    if config.grpc.port < 0:
+        return None
     mqtt = config.mqtt
     limits = RpcLimits(
         max_user_properties=mqtt.max_user_properties,
         max_topic_length=mqtt.max_topic_length,
         max_topic_levels=mqtt.max_topic_levels,
     )
-    return RpcServer(engine, authority, limits, settings, config.grpc)
+    return RpcServer(store, authority, limits, config.grpc, config.split.share_ports)
 
 
 async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:

@@ -1,9 +1,6 @@
-"""A store in its own process, with the fronts for services. Gateways in other processes serve the devices."""
+"""A store in its own process, with HTTP and administration. Gateways in other processes serve devices and services."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Final
 
 from gateway.config.config import Config
 from gateway.config.store import store_config
@@ -13,11 +10,8 @@ from gateway.node.served_store import ServedStore
 from gateway.node.services import Services
 from gateway.node.store_tls import store_credentials
 from store.engine import Engine
-from store.gateways.registry import GatewayRegistry
 from store.remote.config import RemoteConfig
 from store.remote.listener import StoreListener
-
-_CHECK_SECONDS: Final = 0.05
 
 
 class StoreNode:
@@ -36,7 +30,7 @@ class StoreNode:
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._served = served = ServedStore(engine, config)
         self._listener = StoreListener(RemoteConfig())
-        self._services = Services(engine, served.authority, config, settings, served.sessions, served.figures)
+        self._services = Services(engine, served.authority, config, served.sessions, served.figures)
         try:
             await self._services.admin.start()
             await served.begin()
@@ -56,9 +50,9 @@ class StoreNode:
         await self._services.reload()
 
     async def outlive_gateways(self, seconds: float) -> None:
-        """Wait until all gateways have left."""
+        """Wait until all gateways have left, and have heard that they have: otherwise they would look for the store."""
         if self._engine is not None:
-            await outlive_gateways(self._engine.gateway_registry, seconds)
+            await self._served.outlive_gateways(seconds)
 
     async def stop(self) -> None:
         """Stop serving. Accepted messages are committed. Gateways keep their connections for the grace time."""
@@ -71,11 +65,3 @@ class StoreNode:
         await self._services.stop()
         await close()
         self._engine = None
-
-
-async def outlive_gateways(registry: GatewayRegistry, seconds: float, prefix: bytes = b"") -> None:
-    """Wait until all gateways of a store whose names begin so have left."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while any(name.startswith(prefix) for name in registry.figures):  # noqa: ASYNC110  once in the life of a process
-                await asyncio.sleep(_CHECK_SECONDS)

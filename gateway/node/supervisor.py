@@ -84,6 +84,9 @@ class Supervisor:
             if port >= 0:
                 address = self._reserve(address_text(config.host, port))
                 setattr(config.mqtt, name, int(address.rpartition(":")[2]))
+        if config.grpc.port >= 0:
+            address = self._reserve(address_text(config.host, config.grpc.port))
+            config.grpc.port = int(address.rpartition(":")[2])
         for listener in config.mqtt.listeners:
             if listener.address.startswith("unix:"):
                 raise ConfigError(f"listener {listener.name}: a Unix socket cannot be shared by split.gateways")
@@ -294,6 +297,7 @@ class Supervisor:
 def _store(config: Config, place: str) -> Config:
     own = deepcopy(config)
     own.split.role, own.split.listen, own.split.gateways = "store", place, 0
+    own.grpc.port = -1
     return own
 
 

@@ -1,12 +1,12 @@
 """The connected RocketMQ clients: their Telemetry streams, their settings and their transaction checks.
 
-A node checks an open transaction by asking the producer that sent the message. If that producer is not connected, the
-node asks another producer of the same topic, as RocketMQ does.
+A node checks an open transaction by asking the producer that sent the message. If that producer is not connected
+anywhere, the node asks another producer of the same topic, as RocketMQ does.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gateway.config.config import GroupConfig
@@ -17,8 +17,7 @@ from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import OK, RocketError
 from gateway.rpc.visibility import CALLER
 from matcher.names import parent_of
-from store.api import HeldMessage, Store
-from store.config import StoreConfig
+from store.api import HeldMessage, Redelivery, Store
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -28,8 +27,6 @@ _MAX_TOPICS: Final = 1_024  # remembered for one client
 _BATCH: Final = 32  # messages that a push consumer requests at once
 _POLL_S: Final = 20  # long polling time of a push consumer
 GroupConfigs = Mapping[bytes, GroupConfig]  # by name
-# Whether a client of another protocol sent a half message and gets its transaction checks.
-IsChecked = Callable[[HeldMessage], bool]
 _CONSUMERS: Final = frozenset((pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER))
 
 
@@ -67,12 +64,8 @@ class TelemetryClient:
 class TelemetryClients:
     """All clients of a node. A new stream of a client replaces the older one."""
 
-    def __init__(
-        self, store: Store, is_checked: IsChecked, config: StoreConfig, max_body: int, groups: GroupConfigs
-    ) -> None:
+    def __init__(self, store: Store, max_body: int, groups: GroupConfigs) -> None:
         self._store = store
-        self._is_checked = is_checked
-        self._redelivery_policy = _redelivery_policy(config)
         self._max_body = max_body
         self._groups = groups
         self._clients: dict[str, dict[bytes, TelemetryClient]] = {}  # by client id and user
@@ -140,28 +133,33 @@ class TelemetryClients:
             settings.subscription.fifo = self.is_fifo(client.key, group)
             settings.subscription.receive_batch_size = _BATCH
             settings.subscription.long_polling_timeout.FromSeconds(_POLL_S)
-            settings.backoff_policy.CopyFrom(self._redelivery_policy)
+            settings.backoff_policy.CopyFrom(_redelivery_policy(self._store.redelivery))
         else:
             raise RocketError(
                 pb.UNRECOGNIZED_CLIENT_TYPE, "the client type must be a producer or a push, simple or pull consumer"
             )
         return settings
 
-    def _send_checks(self, halves: Sequence[HeldMessage]) -> None:
-        """Queue transaction checks. The store repeats those for which no client is connected."""
+    def _send_checks(self, halves: Sequence[HeldMessage]) -> list[int]:
+        """Queue transaction checks. The store repeats those for which no client is connected. Returns the handles of
+        half messages whose own publisher is asked."""
+        asked: list[int] = []
         for half in halves:
-            client = self._client_to_check(half)
-            if client is not None:
-                client.enqueue(half)
+            publisher = self._publisher_of(half)
+            if publisher is not None:
+                if publisher.enqueue(half):
+                    asked.append(half.handle)
+            elif half.is_orphan and (other := self._other_publisher(half)) is not None:
+                other.enqueue(half)
+        return asked
 
-    def _client_to_check(self, half: HeldMessage) -> TelemetryClient | None:
-        """The client that sent a half message. If it is not connected with any protocol, another client that publishes
-        to the same parent topic."""
-        for client in self._clients.get(half.publisher.decode(errors="replace"), {}).values():
-            if client.may_check(half.topic):
-                return client
-        if self._is_checked(half):
-            return None
+    def _publisher_of(self, half: HeldMessage) -> TelemetryClient | None:
+        """The client that sent a half message."""
+        clients = self._clients.get(half.publisher.decode(errors="replace"), {}).values()
+        return next((client for client in clients if client.may_check(half.topic)), None)
+
+    def _other_publisher(self, half: HeldMessage) -> TelemetryClient | None:
+        """A client that publishes to the same parent topic."""
         parent = parent_of(half.topic)
         return next((each for each in self._all() if parent in each.topics and each.may_check(half.topic)), None)
 
@@ -184,11 +182,11 @@ class TelemetryClients:
         return pb.TelemetryCommand(status=OK, recover_orphaned_transaction_command=command)
 
 
-def _redelivery_policy(config: StoreConfig) -> pb.RetryPolicy:
+def _redelivery_policy(redelivery: Redelivery) -> pb.RetryPolicy:
     """How often and when the store delivers a message again after its consumer failed."""
-    policy = pb.RetryPolicy(max_attempts=config.max_deliveries)
-    for delay in config.retry_delays_s:
-        policy.customized_backoff.next.add().FromMilliseconds(int(delay * 1000))
+    policy = pb.RetryPolicy(max_attempts=redelivery.max_deliveries)
+    for delay_ms in redelivery.delays_ms:
+        policy.customized_backoff.next.add().FromMilliseconds(delay_ms)
     return policy
 
 

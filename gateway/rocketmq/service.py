@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import grpc.aio
 
 from gateway.rocketmq.access import client_key_of
-from gateway.rocketmq.clients import GroupConfigs, IsChecked, TelemetryClient, TelemetryClients
+from gateway.rocketmq.clients import GroupConfigs, TelemetryClient, TelemetryClients
 from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -23,7 +23,6 @@ from gateway.rpc.long_polling import LongPolling
 from gateway.rpc.pull import PullCalls
 from gateway.rpc.status import RequestError
 from store.api import HeldMessage, Store
-from store.config import StoreConfig
 from store.errors import StoreError
 
 _TYPES: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
@@ -51,8 +50,8 @@ def _or_status(kind: Callable[..., _Response]) -> Callable[[_Call[_Response]], _
 class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     """Answers the calls of RocketMQ's clients.
 
-    groups, pulls: those of the native service, so that members of both protocols wait in the same lines. is_checked:
-    whether that service asks the producer of a half message. configured: groups that differ from the defaults, by name.
+    groups, pulls: those of the native service, so that members of both protocols wait in the same lines. configured:
+    groups that differ from the defaults, by name.
     """
 
     def __init__(
@@ -60,14 +59,12 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         store: Store,
         groups: LongPolling,
         pulls: PullCalls,
-        is_checked: IsChecked,
         limits: RpcLimits,
-        config: StoreConfig,
         configured: GroupConfigs,
     ) -> None:
         self._store = store
         self._leases = LeaseRenewal(groups)
-        self._clients = TelemetryClients(store, is_checked, config, limits.max_message_bytes, configured)
+        self._clients = TelemetryClients(store, limits.max_message_bytes, configured)
         self._sending = SendCalls(store, self._clients, limits)
         self._receiving = ReceiveCalls(store, groups, self._clients, self._leases, limits, configured)
         self._settling = SettleCalls(store, groups, self._leases, limits)

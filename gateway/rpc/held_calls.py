@@ -95,11 +95,9 @@ class HeldCalls:
             if not streams:
                 del self._streams[publisher]
 
-    def has_stream(self, half: HeldMessage) -> bool:
-        """Whether the publisher of a half message is connected and gets its transaction checks."""
-        return any(stream.is_for(half.topic) for stream in self._streams.get(half.publisher, ()))
-
-    def _send_checks(self, halves: Sequence[HeldMessage]) -> None:
+    def _send_checks(self, halves: Sequence[HeldMessage]) -> list[int]:
+        """Returns the handles of half messages whose publisher is asked."""
+        asked: list[int] = []
         for half in halves:
             streams = self._streams.get(half.publisher, [])
             stream = next((candidate for candidate in streams if candidate.is_for(half.topic)), None)
@@ -109,6 +107,8 @@ class HeldCalls:
             streams.append(stream)
             if not stream.halves.full():
                 stream.halves.put_nowait(half)
+                asked.append(half.handle)
+        return asked
 
     def _handles(self, handles: Sequence[int]) -> list[int]:
         if len(handles) > self._limits.max_handles:

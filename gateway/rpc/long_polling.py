@@ -3,8 +3,7 @@
 The store owns all leases (`Store.pop`, `Store.settle`). The rules of the file:
 
 * A waiting member pops again when messages may be available. That is after a commit of messages, after a commit that
-  makes messages of the group available again, at the time that the store named, and after a settlement if the group
-  had reached its limit of leased messages.
+  makes messages of the group available again (also by making room for leases), and at the time that the store named.
 * Only the first member in line is woken. When it leaves the line, it wakes the next member, which pops what is left.
   A message therefore costs the same with one waiting member as with a thousand.
 """
@@ -58,14 +57,13 @@ def dead_letter_source(group: bytes) -> Source:
 class WaitingMembers:
     """The members of a group that wait for messages of one source, in the order of their arrival."""
 
-    __slots__ = ("_timer", "_wakes_at", "is_limited", "source", "waiters")
+    __slots__ = ("_timer", "_wakes_at", "source", "waiters")
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.waiters: OrderedDict[asyncio.Event, None] = OrderedDict()  # only the first is woken by commits
         self._timer: asyncio.Handle | None = None  # wakes the first member
         self._wakes_at = 0.0  # loop time of the timer; a handle of uvloop does not have it
-        self.is_limited = False  # the last pop needs a settlement before it can lease more
 
     @property
     def first(self) -> asyncio.Event:
@@ -76,7 +74,6 @@ class WaitingMembers:
 
     def schedule_wake(self, popped: PopResult) -> None:
         """Wake the first member when messages become available, as this pop or an earlier one reported."""
-        self.is_limited = popped.is_limited
         if popped.available_at is None:
             return
         loop = asyncio.get_running_loop()
@@ -144,27 +141,17 @@ class LongPolling:
         max_deliveries: int = 0,
     ) -> list[Receipts]:
         """See `Store.settle`."""
-        stale = await self._store.settle(source.group, done, again, unsent, member, failed, max_deliveries)
-        self._wake_limited(source)
-        return stale
+        return await self._store.settle(source.group, done, again, unsent, member, failed, max_deliveries)
 
     async def return_leases(self, source: Source, receipts: Sequence[Receipts]) -> None:
         """Make leased messages available again that no client got. The lease does not count as a delivery."""
         await self._store.settle(source.group, (), (), [(receipt, 0) for receipt in receipts])
-        self._wake_limited(source)
 
     async def dead_letter(
         self, source: Source, receipts: Sequence[Receipts], reason: DeadLetterReason, member: bytes
     ) -> list[Receipts]:
         """See `Store.dead_letter`."""
-        stale = await self._store.dead_letter(source.group, receipts, reason, member)
-        self._wake_limited(source)
-        return stale
-
-    def _wake_limited(self, source: Source) -> None:
-        line = self._lines.get((source.group, source.key))
-        if line is not None and line.is_limited:
-            line.wake()
+        return await self._store.dead_letter(source.group, receipts, reason, member)
 
     async def pop(self, request: PopRequest) -> PopResult:
         """Lease available messages without waiting. Raises what `receive` raises."""

@@ -68,7 +68,8 @@ class PullCalls:
         key, waiter = b"p" + request.parent.encode(), asyncio.Event()
         self._wakeups.add(key, waiter)
         try:
-            while not self._stopping:  # read before waiting: a commit may have preceded `add`
+            await self._wakeups.settled()
+            while not self._stopping:  # read before waiting: a commit may have come before it would have woken
                 reply = await reader.read(reply.next_offset)
                 if reply.count or reader.is_over(reply.next_offset):
                     break
@@ -176,7 +177,7 @@ class _Reader:
     async def _fetch(self, offset: int, max_records: int, max_bytes: int, without: int) -> Fetched:
         """The records from `offset` on, up to the end that the request names."""
         until = self._until
-        found = await self._store.fetch(
+        found = await self._store.bulk.fetch(
             self._queue, offset, max(min(max_records, until - offset), 0), max_bytes, without
         )
         if found.offset + found.count > until:  # after a gap

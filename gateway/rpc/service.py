@@ -23,7 +23,7 @@ from gateway.rpc.trace import Trace
 from gateway.rpc.visibility import is_visible, may_check_transaction, visible_child
 from gateway.rpc.wakeups import Wakeups
 from record.layout import MAX_KEY
-from store.api import HeldMessage, Store
+from store.api import Store
 from store.errors import StoreError
 
 
@@ -52,10 +52,6 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     def pulls(self) -> PullCalls:
         """The calls by offset, which other services of the port share."""
         return self._pulls
-
-    def is_checked(self, half: HeldMessage) -> bool:
-        """Whether a client of this service sent a half message and gets its transaction checks."""
-        return self._held.has_stream(half)
 
     def stop(self) -> None:
         """End long polls with what they have, and end streams after all that they appended or settled is answered."""
@@ -312,7 +308,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         if not 0 < len(key) <= MAX_KEY:
             raise invalid(f"a key has 1 to {MAX_KEY} bytes")
         async with reply_budget() as budget:
-            found = await self._store.by_key(
+            found = await self._store.bulk.by_key(
                 parent_name(request.parent),
                 key,
                 request.after if request.HasField("after") else None,

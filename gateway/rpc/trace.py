@@ -74,7 +74,7 @@ class Trace:
             state = _unpacked(after)
         left = max_bytes
         while left > 0:
-            chunk = await self._store.read(state.position, min(_CHUNK, left))
+            chunk = await self._store.bulk.read(state.position, min(_CHUNK, left))
             if not chunk.data:
                 break
             for start in record.split(chunk.data):
@@ -249,7 +249,7 @@ class Trace:
         for time_ms in self._times(state, queue):
             at = await self._store.offset_at(queue, time_ms)
             for _ in range(_PAGES):
-                fetched = await self._store.fetch(queue, at, _PAGE, _CHUNK)
+                fetched = await self._store.bulk.fetch(queue, at, _PAGE, _CHUNK)
                 for index, start in enumerate(record.split(fetched.data)):
                     if record.position_of(fetched.data, start) == state.place:
                         return fetched.offset + index

@@ -3,7 +3,7 @@
 A commit wakes the waiters for the parent topics of its messages, for the dead-letter queues that it fills, and for the
 groups whose messages it makes available again. A wake-up is a hint: the waiter reads the store again. While there are
 no waiters, no commit comes here. Otherwise a commit costs one pass over its distinct topics, which ends as soon as all
-awaited parent topics were found.
+awaited parent topics were found. A store in another process tells only of parent topics that are awaited.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ class Wakeups:
     concurrent calls bounds their number."""
 
     def __init__(self, store: LogStore) -> None:
+        self._wants = store.wants
         self._waiting: dict[bytes, set[asyncio.Event]] = {}
         self._parents = 0  # keys that are parent topics
         self._listening = store.on_commit(self._committed, 0)  # to nothing while nobody waits
@@ -29,7 +30,10 @@ class Wakeups:
         waiters = self._waiting.get(key)
         if waiters is None:
             waiters = self._waiting[key] = set()
-            self._parents += key[:1] == _PARENT
+            if key[:1] == _PARENT:
+                self._parents += 1
+                if self._wants is not None:
+                    self._wants.add_parent(key[1:])
             self._listening.parts = MESSAGES | GROUPS
         waiters.add(waiter)
 
@@ -38,9 +42,18 @@ class Wakeups:
         waiters.discard(waiter)
         if not waiters:
             del self._waiting[key]
-            self._parents -= key[:1] == _PARENT
+            if key[:1] == _PARENT:
+                self._parents -= 1
+                if self._wants is not None:
+                    self._wants.remove_parent(key[1:])
             if not self._waiting:
                 self._listening.parts = 0
+
+    async def settled(self) -> None:
+        """Wait until all commits from now on that concern a waiter wake it. Calls that the store answers in order, such
+        as `pop`, need not wait for that. Raises `StoreError` when the store is lost meanwhile."""
+        if self._wants is not None and not self._wants.is_settled:
+            await self._wants.settled()
 
     def wake_all(self) -> None:
         for key in self._waiting:
@@ -56,6 +69,8 @@ class Wakeups:
         unseen = self._parents
         if not unseen:
             return
+        for parent in commit.parents:
+            self._wake(_PARENT + parent)
         seen: set[bytes] = set()
         for topic in {*commit.topics, *[moved.topic for moved in commit.moved]}:
             parent = parent_of(topic)

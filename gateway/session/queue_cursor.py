@@ -137,6 +137,10 @@ class QueueCursor(Cursor):
         self.next = offset
         return self._lose_resends()
 
+    def begin_behind(self, position: int) -> None:
+        """Send no message before `position` of the log: the subscription sent these when it had no cursor."""
+        self.start_position = max(self.start_position, position)
+
     def begin_again(self, new: "QueueCursor") -> None:
         """Begin where `new` does, as the log has it. What it has not read before, it sends if no other cursor does."""
         self.start_position = new.start_position

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, listener_port, port_number
+from sluice.console.command import Arguments, Subparsers, declare, listener_port
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -38,12 +38,10 @@ def add(subparsers: Subparsers) -> None:
     for name, text in (
         ("mqtt", "the port of MQTT over TCP (default: 1883; -1: off)"),
         ("ws", "the port of MQTT over WebSocket (default: 8083; -1: off)"),
+        ("grpc", "the port of cloud services (default: 7070; -1: off)"),
         ("http", "the port of health and metrics (default: 8080; -1: off, for a gateway)"),
     ):
         parser.add_argument(f"--{name}-port", type=listener_port, metavar="PORT", help=text)
-    parser.add_argument(
-        "--grpc-port", type=port_number, metavar="PORT", help="the port of cloud services (default: 7070)"
-    )
     ways = ("anonymous", "password", "scram", "certificate")
     text = "how MQTT clients may authenticate; may be repeated (default: anonymous)"
     parser.add_argument("--auth", action="append", choices=ways, help=text)

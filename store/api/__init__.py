@@ -28,6 +28,7 @@ from store.api.groups import (
     PopRequest,
     PopResult,
     Receipts,
+    Redelivery,
     Run,
     Start,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "Appended",
     "Attendance",
     "Bounds",
+    "BulkReads",
     "Child",
     "ChildPage",
     "Chunk",
@@ -104,6 +106,7 @@ __all__ = [
     "ProducerState",
     "QueueStore",
     "Receipts",
+    "Redelivery",
     "Rest",
     "Retained",
     "Rule",
@@ -133,5 +136,23 @@ class MessageStore(LogStore, QueueStore, Protocol):
     """The log and its queues, for readers of messages."""
 
 
+class BulkReads(Protocol):
+    """Reads for those who read much and wait for nothing. They do not hold up commits and answers on their way from a
+    store in another process. In return, what they read may be ahead of the commits that listeners have heard of."""
+
+    async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
+        """See `QueueStore.fetch`."""
+
+    async def read(self, position: int, max_bytes: int) -> Chunk:
+        """See `LogStore.read`."""
+
+    async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
+        """See `QueueStore.by_key`."""
+
+
 class Store(MessageStore, SessionStore, GroupStore, HeldStore, GatewayStore, AccountStore, Protocol):
     """The log and all its views."""
+
+    @property
+    def bulk(self) -> BulkReads:
+        """The same store, for those who read much."""

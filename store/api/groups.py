@@ -134,6 +134,14 @@ class PopResult:
 
 
 @dataclass(slots=True, frozen=True)
+class Redelivery:
+    """How often, and when, a message comes again that a group could not handle, unless a call says otherwise."""
+
+    max_deliveries: int  # after which the message is a dead letter
+    delays_ms: Sequence[int]  # after the first, second, … delivery; the last one counts for all later ones
+
+
+@dataclass(slots=True, frozen=True)
 class GroupQueueState:
     """The progress of a group in a queue."""
 
@@ -154,6 +162,10 @@ class GroupState:
 
 class GroupStore(Protocol):
     """Leases of consumer groups on messages, and committed offsets. Every change returns once it is committed."""
+
+    @property
+    def redelivery(self) -> Redelivery:
+        """As the store is configured."""
 
     async def pop(self, request: PopRequest) -> PopResult:
         """Lease messages to a member of a group, at least one where there is one. Messages whose lease ran out and

@@ -1,6 +1,6 @@
 """Held messages: they wait for their due time, or for the end of their transaction."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ class HeldMessage:
     publisher: bytes
     due_ms: int | None  # None: as soon as its transaction is committed
     rounds: int  # how often its publisher was asked about the transaction
+    is_orphan: bool = False  # its publisher could not be asked the last time: another one may be
 
 
 @dataclass(slots=True)
@@ -24,7 +25,8 @@ class HeldPage:
     after: bytes | None
 
 
-TransactionListener = Callable[[Sequence[HeldMessage]], None]
+# Half messages → the handles of those whose own publisher is asked; None: that is not known yet.
+TransactionListener = Callable[[Sequence[HeldMessage]], Collection[int] | None]
 
 
 class HeldStore(Protocol):
@@ -52,5 +54,6 @@ class HeldStore(Protocol):
         """
 
     def on_transaction_check(self, listener: TransactionListener) -> None:
-        """Call `listener` with messages whose transaction should have ended. It asks their publishers, and calls
-        `end_transaction`. It is called several times for a message, which is rolled back after that."""
+        """Call `listener` with messages whose transaction should have ended. It asks those of their publishers that it
+        has, and returns which; in place of the publisher of an orphan it may ask another one. Who is asked calls
+        `end_transaction`. The listener is called several times for a message, which is rolled back after that."""

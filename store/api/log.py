@@ -1,6 +1,6 @@
 """The log: appends, commits as listeners see them, and records by position."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,6 +51,7 @@ class Commit:
         "flags",
         "missed_from",
         "moved",
+        "parents",
         "position",
         "rules",
         "starts",
@@ -74,10 +75,13 @@ class Commit:
         # queues, so that the common case costs nothing.
         self.filter_offsets: list[tuple[tuple[bytes, int], ...]] | None = None
         self.moved: list[Moved] = []  # in the order in which they entered their queues
+        # In a separate gateway process: parent topics of messages that may not be part of this. See `Wants.add_parent`.
+        self.parents: Sequence[bytes] = ()
         self.addressed: list[Addressed] = []  # of the messages and of `moved`
         self.dead_letters: list[bytes] = []  # groups whose dead-letter queue grew
         # Groups with messages that come again at another time than expected, groups whose offsets were moved, and
-        # ordered groups of which something was settled; without shared subscriptions.
+        # groups that waited for a settlement (ordered ones, and those with as many leases as they may have); without
+        # shared subscriptions.
         self.again: list[bytes] = []
         self.users: list[bytes] = []  # users that were set or removed
         self.rules: list[bytes] = []  # users whose rules were set; the empty name: the rules for everybody
@@ -159,9 +163,15 @@ class Wants(Protocol):
     def remove(self, topic_filter: bytes) -> None:
         """Undo one `add`."""
 
+    def add_parent(self, parent: bytes) -> None:
+        """Hear in `Commit.parents` when messages of a parent topic enter its partitions, without the messages."""
+
+    def remove_parent(self, parent: bytes) -> None:
+        """Undo one `add_parent`. The parent topic may be named for a while."""
+
     @property
     def is_settled(self) -> bool:
-        """Whether the store has all filters: from now on everything that matches is received."""
+        """Whether the store has all filters and parent topics: from now on everything that matches is received."""
 
     async def settled(self) -> None:
         """Wait until `is_settled`. Raises `StoreError` when the store is lost meanwhile."""

@@ -31,6 +31,7 @@ from store.api import (
     PopRequest,
     PopResult,
     Receipts,
+    Redelivery,
     Run,
     dead_letter_queue,
     subscription_queue,
@@ -44,6 +45,7 @@ from store.groups.pop_decision import PopDecision, begin_all, turn_of
 from store.groups.queue_decision import QueueDecision, UncommittedQueues, runs_of
 from store.groups.selection import QueueSelector, SelectedMessages
 from store.groups.settle import LeaseSettlement, SettleDecision
+from store.groups.turns import Turns
 from store.log.reader import LogReader
 from store.log.writer import Clock
 from store.views.fold import Views
@@ -77,16 +79,19 @@ class GroupService:
         self._orders = KeyOrders()
         self._locks: dict[bytes, asyncio.Future[None]] = {}  # groups that are being reset or removed
         self.owners = LeaseOwners()
+        self.turns = Turns()
         self.on_back: Callable[[bytes], None] | None = None  # leases of a group's gateways ended before their time
         self._error: StoreError | None = None  # why no record is committed any more: early leases never will be
-        self._delays_ms = [int(delay * 1000) for delay in config.retry_delays_s]
+        self.redelivery = Redelivery(config.max_deliveries, [int(delay * 1000) for delay in config.retry_delays_s])
 
-    async def pop(self, request: PopRequest) -> PopResult:
-        """See `store.api.GroupStore.pop`."""
+    async def pop(self, request: PopRequest, gateway: bytes = b"") -> PopResult:
+        """See `store.api.GroupStore.pop`. gateway: that asks; b"": the process of the store itself. Gateways that share
+        a group take turns."""
         _check_ms(request.invisible_ms)
         group, owner = request.group, request.owner
-        if owner:
-            await self.owners.turn(owner, group)
+        asking = owner or gateway
+        if self.turns.are_taken or asking:
+            await self.turns.wait(asking, group)
         if group in self._locks:
             await self._unlocked(group)
         selected = await self._select(request) if request.selection != EVERYTHING else None
@@ -108,7 +113,11 @@ class GroupService:
         leases = decision.leases
         letters = self._letters(leases)
         if owner:
-            self.owners.add(owner, group, leases, is_full=bool(touched) and popped.is_full)
+            self.owners.add(owner, group, leases)
+        if self.turns.are_taken or asking:
+            self.turns.served(asking, group, bool(leases), is_full=bool(touched) and popped.is_full)
+        if popped.is_limited:
+            self._views.pops.wait_for_room(group)
         if not touched:
             return popped
         try:
@@ -391,7 +400,8 @@ class GroupService:
             raise TooManyGroups(f"there are {self._config.max_groups} groups, which is the limit")
 
     def _delay(self, receipts: Receipts) -> int:
-        return self._delays_ms[min(max(receipts.deliveries, 1), len(self._delays_ms)) - 1]
+        delays = self.redelivery.delays_ms
+        return delays[min(max(receipts.deliveries, 1), len(delays)) - 1]
 
     def _append(
         self,

@@ -11,12 +11,13 @@ when it is committed.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import record
 from record.layout import FLAG_HELD, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL
 from store import control
-from store.api import Appended, Done, TransactionListener
+from store.api import Appended, Done, HeldMessage, TransactionListener
 from store.config import StoreConfig
 from store.errors import StoreBusy, StoreClosed, StoreError, StoreFailed
 from store.log.writer import Clock
@@ -33,6 +34,7 @@ _PAYLOAD_FORMAT: Final = 0x01  # properties of a message (MQTT 5.0, 2.2.2.2); al
 _MESSAGE_EXPIRY: Final = 0x02
 _USER_PROPERTY: Final = 0x26
 _BUSY_S: Final = 0.1  # delay before a round is repeated that the log had no room for
+_MAX_ASKED: Final = 65_536  # half messages of which is known that their publisher was asked
 
 
 class HeldMessages:
@@ -54,6 +56,7 @@ class HeldMessages:
         self._clock = clock
         self._loop = loop
         self._listeners: list[TransactionListener] = []
+        self._asked: dict[int, None] = {}  # handles whose publisher was asked at their last check, the oldest first
         self._claims: dict[int, asyncio.Future[Appended]] = {}  # by handle: the append about it
         self._round: asyncio.Future[Appended] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -219,11 +222,34 @@ class HeldMessages:
         halves = [row.message() for row in map(self._held.find, asked) if row is not None and row.is_half]
         if not halves:
             return
+        halves = [replace(each, is_orphan=each.rounds > 1 and each.handle not in self._asked) for each in halves]
+        for half in halves:
+            self._asked.pop(half.handle, None)
+        if self._call_listeners(halves):  # otherwise gateways in other processes know more, before the next check
+            orphans = [each for each in halves if not each.is_orphan and each.handle not in self._asked]
+            if orphans:
+                self._call_listeners([replace(each, is_orphan=True) for each in orphans])
+
+    def _call_listeners(self, halves: Sequence[HeldMessage]) -> bool:
+        """Returns whether it is known now whose publishers are asked."""
+        is_known = True
         for listener in self._listeners:
             try:
-                listener(halves)
+                asked = listener(halves)
             except Exception:
                 logger.exception("a transaction listener failed")
+                is_known = False
+            else:
+                is_known = is_known and asked is not None
+                self.asked(asked or ())
+        return is_known
+
+    def asked(self, handles: Iterable[int]) -> None:
+        """The publishers of these half messages are asked about their transactions."""
+        for handle in handles:
+            self._asked[handle] = None
+        while len(self._asked) > _MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
 
     def _unclaimed(self, handles: list[int]) -> list[int]:
         return [handle for handle in handles if handle not in self._claims]

@@ -4,7 +4,6 @@ The rules of the file:
 
 * Appends are committed in the order of the calls, or fail. A store that does not know an append gets it again.
 * Invalid appends are refused here, before they get a number.
-* After a restart of the store it is known that an append is committed, but not where: its answer has no positions.
 * Memory and time are bounded as in `store.log.commitlog`: appends beyond the bounds fail with `StoreBusy`. The time in
   which the store cannot be reached does not count: it ends by the grace time.
 """
@@ -45,29 +44,41 @@ class _Unit:
 class Parcel:
     """Appends that travel together as one append."""
 
-    __slots__ = ("body", "pending_bytes", "sent_at", "sequence", "units")
+    __slots__ = ("behind", "body", "pending_bytes", "sent_at", "sequence", "units")
 
-    def __init__(self, sequence: int, body: bytes, units: list[_Unit], sent_at: float, pending_bytes: int) -> None:
+    def __init__(
+        self, sequence: int, body: bytes, units: list[_Unit], sent_at: float, pending_bytes: int, behind: int
+    ) -> None:
         self.sequence = sequence
         self.body = body  # as it is sent
         self.units = units
         self.sent_at = sent_at  # loop time
         self.pending_bytes = pending_bytes  # of all appends that were not answered then
+        self.behind = behind  # position before all of its records
 
 
 class Appends:
-    """The appends that are not answered. `send` sends a parcel."""
+    """The appends that are not answered. `send` sends a parcel. `log_end` is the end of the log, as far as it is
+    known."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int, send: Callable[[bytes], None]):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limit: int,
+        send: Callable[[bytes], None],
+        log_end: Callable[[], int],
+    ) -> None:
         self._loop = loop
         self._limit = limit  # bytes that may wait for an answer
         self._max_record = 1 << 62  # these three are the store's from `reopen` on
         self._waits = WaitLimit(0, limit, _UNIT)
         self._overdue_timer: asyncio.TimerHandle | None = None  # set while a parcel is not answered
         self._send = send
+        self._log_end = log_end
         self._units: deque[_Unit] = deque()  # of this turn of the loop
         self._parcels: deque[Parcel] = deque()  # sent, the oldest first
         self._sequence: int = 0
+        self._resumed: int = 0  # the last parcel that was in the log when a restarted store was found
         self._scheduled: bool = False
         self._error: StoreError | None = None  # why appends are refused
         self._idle: asyncio.Future[None] | None = None  # done when everything is answered
@@ -113,7 +124,10 @@ class Appends:
             positions = [first + start for start in starts]
         else:
             positions = [int.from_bytes(body[at : at + 8], "little") for at in range(OUTCOME.size, len(body), 8)]
-        at = len(positions) - sum(len(unit.frames) for unit in parcel.units)  # < 0: the first were committed before
+            if len(positions) != sum(len(unit.frames) for unit in parcel.units):
+                self._refuse(parcel, StoreError("the records are in the log, and a part of it cannot be read"))
+                return
+        at = 0
         for unit in parcel.units:
             count = len(unit.frames)
             if at >= 0:
@@ -123,19 +137,22 @@ class Appends:
             at += count
 
     def refused(self, sequence: int, error: StoreError) -> None:
-        """Fail the appends of a parcel that the store did not commit."""
+        """Fail the appends of a parcel that the store did not commit. After a restart of the store, all older parcels
+        fail too: those that it has were answered before."""
+        if sequence <= self._resumed:
+            while self._parcels and self._parcels[0].sequence < sequence:
+                self._refuse(self._parcels.popleft(), error)
         parcel = self._remove(sequence)
         if parcel is not None:
-            for unit in parcel.units:
-                self._answer(unit, Appended(error=error))
+            self._refuse(parcel, error)
 
     def resume(self, sequence: int) -> None:
-        """Continue with a restarted store, which has committed the parcels up to `sequence`. Send all others again."""
-        while self._parcels and self._parcels[0].sequence <= sequence:
-            for unit in self._parcels.popleft().units:
-                self._answer(unit, Appended())
+        """Continue with a restarted store, which has the parcels up to `sequence`, and answers those that are open.
+        Send all others again."""
+        self._resumed = sequence
         for parcel in self._parcels:
-            self._send(parcel.body)
+            if parcel.sequence > sequence:
+                self._send(parcel.body)
 
     def fail(self, error: StoreError) -> None:
         """Fail all appends, which may be committed or not, and refuse new ones until `reopen`."""
@@ -165,6 +182,11 @@ class Appends:
         if self._parcels:
             self._start_timer(now)
 
+    @property
+    def open_behind(self) -> int:
+        """A position before the records of all parcels that are not answered; -1: there are none."""
+        return self._parcels[0].behind if self._parcels else -1
+
     async def drained(self) -> None:
         """Wait until everything is answered."""
         if self._parcels or self._units:
@@ -186,7 +208,8 @@ class Appends:
     def _number(self, data: bytes, units: list[_Unit]) -> None:
         self._sequence += 1
         now = self._loop.time()
-        parcel = Parcel(self._sequence, SEQUENCE.pack(self._sequence) + data, units, now, self.pending_bytes)
+        body = SEQUENCE.pack(self._sequence) + data
+        parcel = Parcel(self._sequence, body, units, now, self.pending_bytes, self._log_end())
         self._parcels.append(parcel)
         self._send(parcel.body)
         self._start_timer(now)
@@ -220,6 +243,10 @@ class Appends:
             parcels.remove(found)
         return found
 
+    def _refuse(self, parcel: Parcel, error: StoreError) -> None:
+        for unit in parcel.units:
+            self._answer(unit, Appended(error=error))
+
     def _answer(self, unit: _Unit, answer: Appended) -> None:
         self.pending_bytes -= unit.size
         try:
@@ -231,11 +258,8 @@ class Appends:
 
 
 def outcome_of(sequence: int, store_time: int, positions: Sequence[int], spread: int) -> bytes:
-    """The answer to a committed parcel.
-
-    `spread` is the distance in bytes from the first to the last record in the parcel; -1 if `positions` are only those
-    of the parcel's last records.
-    """
+    """The answer to a committed parcel. `spread` is the distance in bytes from the first to the last record in the
+    parcel; -1: it is not known."""
     first = positions[0] if positions else 0
     if spread >= 0 and (not positions or positions[-1] - first == spread):
         return OUTCOME.pack(sequence, store_time, first)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -11,14 +12,16 @@ import msgspec
 
 import record
 from store import control
-from store.api import Appended, HeldMessage
+from store.api import Appended, Done, HeldMessage
 from store.engine import Engine
 from store.errors import StoreBusy, StoreClosed, StoreError
+from store.producer_progress import appends_from
 from store.remote.appends import SEQUENCE, outcome_of
-from store.remote.calls import METHODS, Method, encode
+from store.remote.calls import METHODS, POP, PRODUCED, Method, encode
 from store.remote.config import RemoteConfig
 from store.remote.faults import fault_of
 from store.remote.link import Link, LinkBroken
+from store.remote.moved_producers import MovedProducers
 from store.remote.stream import Stream
 from store.remote.wire import NUMBER, Item, items
 
@@ -26,8 +29,10 @@ log = logging.getLogger(__name__)
 
 _BUSY_S: Final = 0.005  # pause before the next attempt to append to a busy store
 _DONE: Final = object()
-_Filters = tuple[list[bytes], list[bytes]]
-_decode_filters: Final = msgspec.msgpack.Decoder(_Filters).decode
+_NOBODY: Final = b"sdk/"  # the name of no producer: a record about it changes nothing
+_Names = list[bytes]
+_decode_watched: Final = msgspec.msgpack.Decoder(tuple[_Names, _Names, _Names, _Names]).decode
+_decode_handles: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class CommitFeed(Protocol):
@@ -39,6 +44,9 @@ class CommitFeed(Protocol):
     def watch(self, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
         """Change the filters of a routed gateway, from the next commit on."""
 
+    def watch_parents(self, added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+        """Change the parent topics of which the gateway is told, from the next commit on."""
+
 
 class Feeds(Protocol):
     """The feeds of all gateways; implemented by `notify.hub`."""
@@ -48,13 +56,31 @@ class Feeds(Protocol):
     def close(self, feed: Any) -> None: ...
 
 
+@dataclass(slots=True, frozen=True)
+class _Cut:
+    """An append of which a crash left the first records in the log."""
+
+    sequence: int
+    missing: int  # records
+    positions: list[int]  # of the others
+
+
 class Attached:
     """A gateway with its link, its feed and its open calls."""
 
     def __init__(
-        self, store: Engine, feeds: Feeds, config: RemoteConfig, gateway: str, producer: bytes, routed: bool, node: str
+        self,
+        store: Engine,
+        feeds: Feeds,
+        config: RemoteConfig,
+        moved: MovedProducers,
+        gateway: str,
+        producer: bytes,
+        routed: bool,
+        node: str,
     ) -> None:
         self.gateway = gateway
+        self._name = gateway.encode()
         self.producer = producer
         self.node = node  # address of the store of its node; empty: not of a cluster
         self.link = Link(config.window_bytes)
@@ -65,23 +91,28 @@ class Attached:
         self._store = store
         self._config = config
         self._feeds = feeds
+        self._moved = moved
         self._feed = feeds.open(routed, self._has_room, partial(self._put, Item.EVENT))
-        self._cut: tuple[int, int] = (0, 0)  # (sequence, missing records) of an append that a crash cut
+        self._cut = _Cut(0, 0, [])
         self._calls: dict[int, asyncio.Task[None]] = {}
+        self._reads: set[asyncio.Task[bytes]] = set()  # bulk reads
+        self._bulk_room = asyncio.Semaphore(config.max_bulk_reads)
         self._queued: deque[tuple[int, int, bytes]] = deque()  # calls that wait until there is room for answers
         self._handling: asyncio.Task[None] | None = None  # handles a message that a busy store has no room for yet
         self._is_closed = False
 
-    def cut(self, sequence: int, missing: int) -> None:
-        """Note that the last `missing` records of this append are not in the log."""
-        self._cut = (sequence, missing)
+    def resume(self, behind: int, sequence: int, missing: int) -> None:
+        """Answer the appends up to `sequence`, which the log has behind a position, before anything else is handled.
+        missing: records at the end of the next append, which a crash cut off."""
+        end = self._store.stats().log_end
+        self._handling = asyncio.get_running_loop().create_task(self._resume(behind, end, sequence, missing))
 
     def close(self) -> None:
         """Cancel the open calls and end the stream. The gateway is gone."""
         self._is_closed = True
         self._feeds.close(self._feed)
         self._queued.clear()
-        for task in self._calls.values():
+        for task in (*self._calls.values(), *self._reads):
             task.cancel()
         if self._handling is not None:
             self._handling.cancel()
@@ -126,6 +157,8 @@ class Attached:
                     self._cancel(NUMBER.unpack(body)[0])
                 elif kind == Item.WATCH:
                     self._watch(body)
+                elif kind == Item.ASKED:
+                    self._store.publishers_asked(_decode_handles(body))
                 elif kind == Item.LEAVE:
                     self.has_left = True
                 else:
@@ -163,25 +196,52 @@ class Attached:
         sequence: int = SEQUENCE.unpack_from(body)[0]
         frames = record.check_unsealed(body[SEQUENCE.size :], False)
         spread = len(body) - SEQUENCE.size - len(frames[-1]) if frames else 0
-        if self._cut[0] == sequence:
-            frames = frames[len(frames) - self._cut[1] :]
-            spread = -1
-        done = partial(self._appended, sequence, spread)
+        cut = self._cut if self._cut.sequence == sequence else None
+        if cut is not None:
+            frames = frames[len(frames) - cut.missing :]
+        done = partial(self._appended, sequence, spread, cut)
         frames.insert(0, control.Produced(sequence, len(frames)).frame(self.producer))
-        while not self._is_closed and (error := self._store.offer(frames, done)) is not None:
+        while not self._is_closed and (error := self._offer(frames, done)) is not None:
             if not isinstance(error, StoreBusy):
                 self._refuse(sequence, error)
                 return
             yield
 
-    def _appended(self, sequence: int, spread: int, appended: Appended) -> None:
+    def _offer(self, frames: list[bytes], done: Done) -> StoreError | None:
+        if self._moved.has_gone(frames, self.producer):
+            return StoreError("a client's stream has moved to another gateway: what it sends here is not stored")
+        return self._store.offer(frames, done)
+
+    def _appended(self, sequence: int, spread: int, cut: _Cut | None, appended: Appended) -> None:
         if self._is_closed:
             return
         if appended.error is not None:
             self._refuse(sequence, appended.error)
             return
+        positions = appended.positions[1:]
+        if cut is not None:
+            positions, spread = [*cut.positions, *positions], -1
         self._feed.send_end()
-        self._put(Item.OUTCOME, outcome_of(sequence, appended.store_time, appended.positions[1:], spread))
+        self._put(Item.OUTCOME, outcome_of(sequence, appended.store_time, positions, spread))
+
+    async def _resume(self, behind: int, end: int, sequence: int, missing: int) -> None:
+        before: list[int] = []  # positions of the append that was cut
+        try:
+            async for number, store_time, positions in appends_from(self._store, self.producer, behind, end):
+                if number <= sequence:
+                    self._put(Item.OUTCOME, outcome_of(number, store_time, positions, -1))
+                else:
+                    before = positions
+        except StoreError as error:
+            log.error("what gateway %s appended before a restart cannot be read: %s", self.gateway, error)
+        finally:
+            if missing:
+                self._cut = _Cut(sequence + 1, missing, before)
+            # The gateway may wait for answers to others: they were refused, and the store of before could not say so.
+            lost = StoreClosed("the store was restarted, and does not have what was appended")
+            self._put(Item.REFUSED, SEQUENCE.pack(sequence) + encode(fault_of(lost)))
+            if self._handling is asyncio.current_task():
+                self._handling = None
 
     def _refuse(self, sequence: int, error: StoreError) -> None:
         if not isinstance(error, StoreClosed):  # else the gateway sends it again to the restarted store
@@ -206,16 +266,60 @@ class Attached:
 
     async def _run(self, number: int, method: Method, body: bytes) -> None:
         try:
-            arguments = method.arguments.decode(body)
-            result = encode(await getattr(self._store, method.name)(*arguments))
+            result = encode(await self._called(method, body))
         except asyncio.CancelledError:
             raise
-        except Exception as error:
-            if not isinstance(error, StoreError | ValueError):
-                log.exception("%s for gateway %s failed", method.name, self.gateway)
-            self._answer(number, Item.FAULT, encode(fault_of(error)))
+        except Exception as error:  # noqa: BLE001  the gateway raises it
+            self._answer(number, Item.FAULT, self._fault(method, error))
         else:
             self._answer(number, Item.ANSWER, result)
+
+    async def _called(self, method: Method, body: bytes) -> object:
+        arguments = method.arguments.decode(body)
+        if method is PRODUCED:
+            self._moved.move(arguments[0], self.producer)
+            await self._others_committed()
+        elif method is POP:
+            (request,) = arguments
+            return await self._store.pop(request, self._name)
+        return await getattr(self._store, method.name)(*arguments)
+
+    async def _others_committed(self) -> None:
+        """Wait until all appends of before are committed. Raises StoreError."""
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._store.append([control.ProducerEnded().frame(_NOBODY)], partial(_answer, answer))
+        error = (await answer).error
+        if error is not None:
+            raise error
+
+    def _fault(self, method: Method, error: Exception) -> bytes:
+        if not isinstance(error, StoreError | ValueError):
+            log.error("%s for gateway %s failed", method.name, self.gateway, exc_info=error)
+        return encode(fault_of(error))
+
+    # --- bulk reads
+
+    async def read(self, body: bytes) -> bytes:
+        """Answer a bulk read (`store.remote.bulk`), in the order in which they come. Raises LinkBroken, also when this
+        is closed meanwhile: the gateway asks the next store then."""
+        if self._is_closed or len(body) < 1 or body[0] >= len(METHODS) or not METHODS[body[0]].is_read:
+            raise LinkBroken("a read that cannot be answered")
+        task = asyncio.get_running_loop().create_task(self._read(METHODS[body[0]], body))
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._is_closed:
+                raise LinkBroken("the gateway is not served any more") from None
+            raise
+
+    async def _read(self, method: Method, body: bytes) -> bytes:
+        async with self._bulk_room:
+            try:
+                return b"\1" + encode(await self._called(method, body[1:]))
+            except Exception as error:  # noqa: BLE001  the gateway raises it
+                return b"\0" + self._fault(method, error)
 
     def _answer(self, number: int, kind: Item, body: bytes) -> None:
         self._feed.send_end()
@@ -228,7 +332,13 @@ class Attached:
         self._queued = deque(call for call in self._queued if call[0] != number)
 
     def _watch(self, body: bytes) -> None:
-        added, removed = _decode_filters(body[NUMBER.size :])
+        added, removed, added_parents, removed_parents = _decode_watched(body[NUMBER.size :])
         self._feed.watch(added, removed)
+        self._feed.watch_parents(added_parents, removed_parents)
         self._feed.send_end()
         self._put(Item.KNOWN, body[: NUMBER.size])
+
+
+def _answer(answer: "asyncio.Future[Appended]", appended: Appended) -> None:
+    if not answer.done():  # the call was cancelled
+        answer.set_result(appended)

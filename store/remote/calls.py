@@ -113,4 +113,4 @@ class RemoteCalls(ABC):
     group_creator = _remote(Store.group_creator)
 
 
-POP: Final = next(method for method in METHODS if method.name == "pop")
+POP, PRODUCED = (next(method for method in METHODS if method.name == name) for name in ("pop", "produced"))

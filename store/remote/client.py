@@ -35,6 +35,7 @@ from store.api import (
     PopRequest,
     PopResult,
     Receipts,
+    Redelivery,
     StoreStats,
     TransactionListener,
 )
@@ -42,6 +43,7 @@ from store.commit_listeners import EVERY_COMMIT, CommitListeners
 from store.errors import StoreClosed, StoreError
 from store.remote.addresses import Addresses
 from store.remote.appends import SEQUENCE, Appends
+from store.remote.bulk import RemoteBulkReads
 from store.remote.calls import POP, Method, RemoteCalls, encode
 from store.remote.config import RemoteConfig
 from store.remote.faults import RemoteFault, error_of
@@ -110,6 +112,7 @@ class RemoteStore(RemoteCalls):
         self._partitions = 0  # of a parent topic without a number of its own
         self._parent_partitions: dict[bytes, int] = {}
         self.max_wait_ms = 0
+        self.redelivery = Redelivery(1, [0])
         self.reached_at = inf
         self.gateway = gateway
         self.is_connected = False
@@ -127,8 +130,11 @@ class RemoteStore(RemoteCalls):
         self._stream: Stream | None = None
         self._opening = ""  # of the log, as the store named it last; empty: not attached yet
         self._producer = _producer(gateway)
-        self._appends = Appends(self._loop, config.max_pending_bytes, partial(self._put, Item.APPEND))
+        self._appends = Appends(
+            self._loop, config.max_pending_bytes, partial(self._put, Item.APPEND), lambda: receiver.position
+        )
         self._questions = Questions(config.max_calls, self._put)
+        self.bulk = RemoteBulkReads(self._ask, config.max_bulk_reads)
         self._listeners = CommitListeners()
         self._items: deque[tuple[int, bytes]] = deque()  # that have arrived and are not handled
         self._commits: deque[Commit] = deque()  # that listeners have not heard of
@@ -191,6 +197,8 @@ class RemoteStore(RemoteCalls):
             await asyncio.gather(self._running, return_exceptions=True)
         if self._grace is not None:
             self._grace.cancel()
+        if self.wants is not None:
+            self.wants.stop()
         self._fail(StoreClosed("the store is closed"))
 
     # --- store.api.Store
@@ -269,8 +277,8 @@ class RemoteStore(RemoteCalls):
             before = self.reconnects
             try:
                 await self._handle_items()
-                async with self._channel() as channel:
-                    await self._connect(channel)
+                async with self._channel() as channel, self._channel() as second:
+                    await self._connect(channel, second)
             except NotServed as error:
                 self._refused(error)
                 self._addresses.failed()
@@ -322,8 +330,8 @@ class RemoteStore(RemoteCalls):
             log.warning("the store at %s cannot be reached, and is tried again: %s", self._addresses.current, why)
         self._trouble = why
 
-    async def _connect(self, channel: grpc.aio.Channel) -> None:
-        """Open a stream and serve it until it breaks."""
+    async def _connect(self, channel: grpc.aio.Channel, second: grpc.aio.Channel) -> None:
+        """Open a stream and serve it until it breaks. second: for bulk reads."""
         call = channel.stream_stream(METHOD, None, None)(None)
         try:
             async with asyncio.timeout(self._config.silence_s):
@@ -336,6 +344,7 @@ class RemoteStore(RemoteCalls):
             await self._welcomed(_decode_welcome(first))
             stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._handle_message)
             self.is_connected = True
+            self.bulk.attach(second, self._producer)
             self._trouble = ""
             self._note_address()
             self.reconnects += 1
@@ -345,14 +354,16 @@ class RemoteStore(RemoteCalls):
         finally:
             call.cancel()
             self._stream = None
+            self.bulk.detach()
             if self.is_connected:
                 self.is_connected = False
                 self._part()
 
     def _hello(self) -> Hello:
-        known = self._event_receiver.position
-        received, routed = self._link.received, self._routed
-        return Hello(VERSION, self._producer, self.gateway, self._opening, known, received, routed, self._node)
+        known, received, behind = self._event_receiver.position, self._link.received, self._appends.open_behind
+        return Hello(
+            VERSION, self._producer, self.gateway, self._opening, known, received, self._routed, behind, self._node
+        )
 
     async def _welcomed(self, welcome: Welcome) -> None:
         """Continue the link, or start a new one with a restarted store. Raises `NotServed` and `_Referred`."""
@@ -379,6 +390,7 @@ class RemoteStore(RemoteCalls):
             self._link.resume(welcome.received)
             return
         self._partitions, self._parent_partitions = welcome.partitions, welcome.parent_partitions
+        self.redelivery = welcome.redelivery
         self._link.reset()
         if not self._opening:
             self._event_receiver.position = welcome.log_end
@@ -487,11 +499,14 @@ class RemoteStore(RemoteCalls):
             self._check(_decode_held(body))
 
     def _check(self, held: list[HeldMessage]) -> None:
+        asked: list[int] = []
         for listener in self._check_listeners:
             try:
-                listener(held)
+                asked += listener(held) or ()
             except Exception:
                 log.exception("a transaction listener failed")
+        if asked:
+            self._put(Item.ASKED, encode(asked))
 
 
 def _producer(gateway: str) -> bytes:

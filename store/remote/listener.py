@@ -15,9 +15,10 @@ import grpc
 import grpc.aio
 import msgspec
 
+from store.api import Redelivery
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
-from store.remote.wire import CHANNEL_OPTIONS, METHOD, SERVICE, STATUS, VERSION, Hello, Verdict, Welcome, refusal
+from store.remote.wire import CHANNEL_OPTIONS, METHOD, READ, SERVICE, STATUS, VERSION, Hello, Verdict, Welcome, refusal
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ _OPTIONS: Final = (
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
 
+_NO_REDELIVERY: Final = Redelivery(1, [0])  # nothing reads it in a refusal
+
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Leader = tuple[str, str]  # address of the store that leads, "" if it is not known, and a reason in words
 
@@ -36,6 +39,8 @@ class Server(Protocol):
     """Serves gateways; implemented by `store.remote.server`."""
 
     async def attach(self, hello: Hello, context: Context) -> None: ...
+
+    async def read(self, body: bytes, context: Context) -> bytes: ...
 
 
 class StoreListener:
@@ -63,6 +68,7 @@ class StoreListener:
         server = grpc.aio.server(options=_OPTIONS)
         handlers = {
             METHOD.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(self._greet),
+            READ.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._read),
             STATUS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._tell_status),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -87,6 +93,11 @@ class StoreListener:
     async def _tell_status(self, _request: bytes, _context: Context) -> bytes:
         return self._status()
 
+    async def _read(self, body: bytes, context: Context) -> bytes:
+        if self._server is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no store is served here")
+        return await self._server.read(body, context)
+
     async def _greet(self, _requests: object, context: Context) -> None:
         try:
             async with asyncio.timeout(self._config.silence_s):
@@ -109,7 +120,7 @@ class StoreListener:
 
 
 def _refused(verdict: Verdict, reason: str, leader: str = "") -> Welcome:
-    return Welcome(VERSION, verdict, reason, "", 0, 0, 0, 0, {}, 0, 0, 0, leader)
+    return Welcome(VERSION, verdict, reason, "", 0, 0, 0, 0, {}, 0, 0, 0, _NO_REDELIVERY, leader)
 
 
 def _check_free(address: str) -> None:

@@ -19,12 +19,19 @@ _decode_fault = msgspec.msgpack.Decoder(RemoteFault).decode
 class _Question:
     """An open call."""
 
-    __slots__ = ("answer", "body", "is_read")
+    __slots__ = ("answer", "body", "is_read", "outlives_caller")
 
-    def __init__(self, body: bytes, is_read: bool, answer: "asyncio.Future[bytes]") -> None:
+    def __init__(self, body: bytes, is_read: bool, outlives_caller: bool, answer: "asyncio.Future[bytes]") -> None:
         self.body = body  # as it is sent
         self.is_read = is_read
+        self.outlives_caller = outlives_caller
         self.answer = answer
+
+    def awaited(self) -> "asyncio.Future[bytes] | None":
+        """The answer, to be set; None if nobody waits for it."""
+        if self.outlives_caller and self.answer.cancelled():  # its caller has not run since it was cancelled
+            self.answer = self.answer.get_loop().create_future()
+        return None if self.answer.done() else self.answer
 
 
 class Questions:
@@ -54,14 +61,15 @@ class Questions:
                 raise self._error
             number = self._number = self._number % 0xFFFF_FFFF + 1
             answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            question = self._open[number] = _Question(NUMBER.pack(number) + body, method.is_read, answer)
+            question = _Question(NUMBER.pack(number) + body, method.is_read, orphaned is not None, answer)
+            self._open[number] = question
             self._send(Item.CALL, question.body)
             try:
                 return await answer
             except asyncio.CancelledError:
                 if orphaned is not None:
                     is_left = True
-                    self._leave(question, answer, orphaned)
+                    self._leave(question, orphaned)
                 elif self._open.pop(number, None) is not None:
                     self._send(Item.CANCEL, NUMBER.pack(number))
                 raise
@@ -69,7 +77,7 @@ class Questions:
             if not is_left:
                 self._room.release()
 
-    def _leave(self, question: _Question, answer: "asyncio.Future[bytes]", orphaned: Orphaned) -> None:
+    def _leave(self, question: _Question, orphaned: Orphaned) -> None:
         """Pass the answer of a call whose caller was cancelled to `orphaned`."""
 
         def came(late: "asyncio.Future[bytes]") -> None:
@@ -77,19 +85,19 @@ class Questions:
             if not late.cancelled() and late.exception() is None:
                 orphaned(late.result())
 
-        if answer.cancelled():  # the answer has not arrived yet
-            answer = question.answer = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(came)
+        (question.awaited() or question.answer).add_done_callback(came)
 
     def answered(self, body: bytes) -> None:
         question = self._open.pop(NUMBER.unpack_from(body)[0], None)
-        if question is not None and not question.answer.done():
-            question.answer.set_result(body[NUMBER.size :])
+        answer = None if question is None else question.awaited()
+        if answer is not None:
+            answer.set_result(body[NUMBER.size :])
 
     def failed(self, body: bytes) -> None:
         question = self._open.pop(NUMBER.unpack_from(body)[0], None)
-        if question is not None and not question.answer.done():
-            question.answer.set_exception(error_of(_decode_fault(body[NUMBER.size :])))
+        answer = None if question is None else question.awaited()
+        if answer is not None:
+            answer.set_exception(error_of(_decode_fault(body[NUMBER.size :])))
 
     def resume(self) -> None:
         """Repeat open reads in a restarted store, and fail all other open calls."""
@@ -98,17 +106,19 @@ class Questions:
                 self._send(Item.CALL, question.body)
             else:
                 del self._open[number]
-                if not question.answer.done():
+                answer = question.awaited()
+                if answer is not None:
                     error = StoreClosed("the store was restarted meanwhile: the outcome of this call is unknown")
-                    question.answer.set_exception(error)
+                    answer.set_exception(error)
 
     def fail(self, error: StoreError) -> None:
         """Fail all open calls, and all new ones until `reopen`."""
         self._error = error
         questions, self._open = list(self._open.values()), {}
         for question in questions:
-            if not question.answer.done():
-                question.answer.set_exception(error)
+            answer = question.awaited()
+            if answer is not None:
+                answer.set_exception(error)
 
     def reopen(self) -> None:
         self._error = None

@@ -6,7 +6,7 @@ appends stay in the log, and it cannot append any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,9 +18,12 @@ from store.engine import Engine
 from store.errors import StoreError
 from store.producer_progress import is_gateway
 from store.remote.attached import Attached, Feeds
+from store.remote.bulk import PRODUCER
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
+from store.remote.link import LinkBroken
 from store.remote.listener import Context, StoreListener
+from store.remote.moved_producers import MovedProducers
 from store.remote.stream import Stream
 from store.remote.wire import VERSION, Hello, Verdict, Welcome
 
@@ -49,6 +52,7 @@ class StoreServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._finding = asyncio.Lock()
         self._beginning: dict[bytes, asyncio.Task[None]] = {}  # by producer: records the beginning of a gateway
+        self._moved = MovedProducers()
         self._stopping = False
         engine.on_transaction_check(self._check)
 
@@ -58,6 +62,10 @@ class StoreServer:
         The name is empty if only the log knows the gateway.
         """
         self._gone.append(listener)
+
+    def has_streams(self, prefix: str = "") -> bool:
+        """Whether any gateway whose name begins so is connected."""
+        return any(each.stream is not None for each in self.gateways.values() if each.gateway.startswith(prefix))
 
     def end(self, name: str) -> None:
         """End the service of a gateway that counts as dead."""
@@ -78,7 +86,7 @@ class StoreServer:
         return port
 
     def begin(self) -> None:
-        """Serve without an address of its own: somebody else listens and calls `attach`."""
+        """Serve without an address of its own: somebody else listens and calls `attach` and `read`."""
         self._spawn(self._send_stats())
         self._spawn(self._end_absent())
 
@@ -155,6 +163,17 @@ class StoreServer:
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the greeting may have been called off
 
+    async def read(self, body: bytes, context: Context) -> bytes:
+        """Answer a bulk read of an attached gateway."""
+        producer = dict(context.invocation_metadata() or ()).get(PRODUCER)
+        gateway = self.gateways.get(producer) if isinstance(producer, bytes) else None
+        if gateway is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no gateway of this name is attached")
+        try:
+            return await gateway.read(body)
+        except LinkBroken as broken:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(broken))
+
     async def _find(self, hello: Hello) -> tuple[Attached | None, Welcome]:
         """Find or create the gateway of a greeting. Returns it, or None if it is not served, and the answer."""
         known = self.gateways.get(hello.producer)
@@ -178,15 +197,23 @@ class StoreServer:
             # Other gateways may have sent its messages again since then.
             return None, self._welcome(Verdict.GIVEN_UP, "the gateway ended while it was disconnected")
         gateway = Attached(
-            self._engine, self._feeds, self._config, hello.gateway, hello.producer, hello.routed, hello.node
+            self._engine,
+            self._feeds,
+            self._config,
+            self._moved,
+            hello.gateway,
+            hello.producer,
+            hello.routed,
+            hello.node,
         )
         sequence, missing, _ = produced
         if missing:
-            gateway.cut(sequence, missing)
             sequence -= 1
         self.gateways[hello.producer] = gateway
         self._send_nodes(gateway)
         gateway.send_stats(encode(self._engine.stats()))
+        if hello.behind >= 0:
+            gateway.resume(hello.behind, sequence, missing)
         return gateway, self._welcome(Verdict.STARTS, sequence=sequence)
 
     def _welcome(self, verdict: Verdict, reason: str = "", received: int = 0, sequence: int = 0) -> Welcome:
@@ -205,6 +232,7 @@ class StoreServer:
             engine.max_record,
             engine.max_wait_ms,
             engine.stats().log_end,
+            engine.redelivery,
         )
 
     def _begin(self, gateway: Attached, context: Context) -> Stream:
@@ -307,9 +335,11 @@ class StoreServer:
                 gateway.send_nodes(message)
         self._nodes = nodes
 
-    def _check(self, held: Sequence[HeldMessage]) -> None:
+    def _check(self, held: Sequence[HeldMessage]) -> Collection[int] | None:
+        """Have all gateways check transactions. They say later whose publishers they ask."""
         for gateway in self.gateways.values():
             gateway.check(held)
+        return None if self.gateways else ()
 
     async def _record(self, frames: list[bytes]) -> None:
         answer: asyncio.Future[Appended] = self._loop.create_future()

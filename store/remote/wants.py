@@ -1,7 +1,8 @@
-"""The topic filters that a gateway watches. The store sends it only commits with messages that match one.
+"""What a gateway watches: topic filters, of whose messages the store sends it commits, and parent topics, of which the
+store only tells it that they have new messages.
 
-Changes are sent before all later calls. So a caller that adds a filter and then reads the end of a queue gets each
-message behind that end. Callers without a queue wait until the store knows the filter (`settled`).
+Changes are sent before all later calls. So a caller that adds a name and then reads the end of a queue hears of each
+message behind that end. Callers without a queue wait until the store knows the name (`settled`).
 """
 
 import asyncio
@@ -13,56 +14,115 @@ from store.remote.calls import encode
 from store.remote.wire import NUMBER
 
 _MOST: Final = 1 << 30  # the highest number of a change; 1 follows
+_IDLE_SECONDS: Final = 10.0  # between two looks for parent topics that nobody watches
+_MAX_IDLE: Final = 1024  # parent topics that are watched for nobody
+
+Change = tuple[list[bytes], list[bytes]]  # added names, removed names
+
+
+class _Watched:
+    """Watched names, with the number of their watchers, and how they have changed since the last change was sent."""
+
+    __slots__ = ("added", "counts", "removed")
+
+    def __init__(self) -> None:
+        self.counts: dict[bytes, int] = {}
+        self.added: dict[bytes, None] = {}
+        self.removed: dict[bytes, None] = {}
+
+    def add(self, name: bytes) -> bool:
+        """Returns whether the name is new."""
+        count = self.counts.get(name)
+        self.counts[name] = (count or 0) + 1
+        if count is not None:
+            return False
+        if name in self.removed:
+            del self.removed[name]
+        else:
+            self.added[name] = None
+        return True
+
+    def forget(self, name: bytes) -> None:
+        """Watch a name no longer."""
+        del self.counts[name]
+        if name in self.added:
+            del self.added[name]
+        else:
+            self.removed[name] = None
+
+    def take(self) -> Change:
+        change = list(self.added), list(self.removed)
+        self.added, self.removed = {}, {}
+        return change
 
 
 class RemoteWants:
-    """Watched filters, with the number of their watchers. `send` sends a change."""
+    """Watched filters and parent topics. `send` sends a change."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[bytes], None]) -> None:
         self._loop = loop
         self._send = send
-        self._counts: dict[bytes, int] = {}
-        self._added: dict[bytes, None] = {}  # since the last change that was sent
-        self._removed: dict[bytes, None] = {}
+        self._filters = _Watched()
+        self._parents = _Watched()
+        # Parent topics without a watcher (False: since the last look). They stay for a while: long polls come again.
+        self._idle: dict[bytes, bool] = {}
+        self._timer: asyncio.TimerHandle | None = None  # of the next look
         self._scheduled = False
         self._sent = 0  # number of the last change
         self._known = 0  # number of the last change that the store knows
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # for a change, in order
 
     def add(self, topic_filter: bytes) -> None:
-        count = self._counts.get(topic_filter, 0)
-        self._counts[topic_filter] = count + 1
-        if not count:
-            if topic_filter in self._removed:
-                del self._removed[topic_filter]
-            else:
-                self._added[topic_filter] = None
+        if self._filters.add(topic_filter):
             self._schedule()
 
     def remove(self, topic_filter: bytes) -> None:
-        count = self._counts.get(topic_filter, 0)
+        count = self._filters.counts.get(topic_filter, 0)
         if count > 1:
-            self._counts[topic_filter] = count - 1
+            self._filters.counts[topic_filter] = count - 1
         elif count:
-            del self._counts[topic_filter]
-            if topic_filter in self._added:
-                del self._added[topic_filter]
-            else:
-                self._removed[topic_filter] = None
+            self._filters.forget(topic_filter)
             self._schedule()
+
+    def add_parent(self, parent: bytes) -> None:
+        self._idle.pop(parent, None)
+        if self._parents.add(parent):
+            self._schedule()
+
+    def remove_parent(self, parent: bytes) -> None:
+        self._parents.counts[parent] -= 1
+        if self._parents.counts[parent]:
+            return
+        if len(self._idle) >= _MAX_IDLE:
+            self._parents.forget(parent)
+            self._schedule()
+            return
+        self._idle[parent] = False
+        if self._timer is None:
+            self._timer = self._loop.call_later(_IDLE_SECONDS, self.forget_idle)
+
+    def forget_idle(self) -> None:
+        """Watch the parent topics no longer that nobody has watched since the last call."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for parent in [parent for parent, was_idle in self._idle.items() if was_idle]:
+            del self._idle[parent]
+            self._parents.forget(parent)
+            self._schedule()
+        self._idle = dict.fromkeys(self._idle, True)
+        self._timer = self._loop.call_later(_IDLE_SECONDS, self.forget_idle) if self._idle else None
 
     def flush(self) -> None:
         """Send the changes now."""
         self._scheduled = False
-        if self._added or self._removed:
-            self._sent = self._sent % _MOST + 1
-            self._send(NUMBER.pack(self._sent) + encode((list(self._added), list(self._removed))))
-            self._added, self._removed = {}, {}
+        filters, parents = self._filters, self._parents
+        if filters.added or filters.removed or parents.added or parents.removed:
+            self._send_change(filters.take(), parents.take())
 
     @property
     def is_settled(self) -> bool:
-        """Whether the store knows all changes."""
-        return self._known == self._sent and not self._added
+        """Whether the store knows all names."""
+        return self._known == self._sent and not self._filters.added and not self._parents.added
 
     async def settled(self) -> None:
         """Wait until the store knows all changes of before."""
@@ -84,10 +144,10 @@ class RemoteWants:
                 known.set_result(None)
 
     def resume(self) -> None:
-        """Send all filters to a restarted store, which sends all commits until it gets them."""
-        self._added, self._removed = {}, {}
-        self._sent = self._sent % _MOST + 1
-        self._send(NUMBER.pack(self._sent) + encode((list(self._counts), [])))
+        """Send all names to a restarted store, which sends all commits until it gets them."""
+        self._filters.take()
+        self._parents.take()
+        self._send_change((list(self._filters.counts), []), (list(self._parents.counts), []))
 
     def fail(self, error: StoreError) -> None:
         """Fail the callers that wait in `settled`."""
@@ -95,6 +155,15 @@ class RemoteWants:
         for _, known in waiting:
             if not known.done():
                 known.set_exception(error)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _send_change(self, filters: Change, parents: Change) -> None:
+        self._sent = self._sent % _MOST + 1
+        self._send(NUMBER.pack(self._sent) + encode((*filters, *parents)))
 
     def _schedule(self) -> None:
         if not self._scheduled:

@@ -12,7 +12,10 @@ from typing import Final
 
 import msgspec
 
+from store.api import Redelivery
+
 METHOD: Final = "/sluice.store.v1.Store/Attach"
+READ: Final = "/sluice.store.v1.Store/Read"  # see `store.remote.bulk`
 STATUS: Final = "/sluice.store.v1.Store/Status"  # see `store.remote.status`
 SERVICE: Final = "sluice.store.v1.Store"
 VERSION: Final = 1  # of this layout and of the items
@@ -36,8 +39,9 @@ class Item(IntEnum):
     APPEND = 1  # sequence u64, unsealed frames
     CALL = 2  # number u32, method u8, arguments in MessagePack
     CANCEL = 3  # number u32
-    WATCH = 4  # number u32, added and removed filters in MessagePack
+    WATCH = 4  # number u32; in MessagePack added filters, removed filters, added and removed parent topics
     LEAVE = 5  # the gateway stops and does not come back
+    ASKED = 6  # half messages whose publishers are asked about the transaction: their handles in MessagePack
     OUTCOME = 16  # see `store.remote.appends`
     ANSWER = 17  # number u32, result in MessagePack
     FAULT = 18  # number u32, error in MessagePack
@@ -68,6 +72,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     log_end: int  # the log's end, as far as the gateway knows it
     received: int  # last message that arrived
     routed: bool  # it gets only commits that match its filters; otherwise all commits
+    behind: int  # position before the records of all its appends that were not answered; -1: there are none
     node: str = ""  # address of the store of its node, if that is part of a cluster
 
 
@@ -89,13 +94,14 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     reason: str  # of REFUSED, GIVEN_UP and ELSEWHERE
     opening: str  # of the log
     received: int  # last message that arrived, with CONTINUES
-    sequence: int  # the gateway's last append in the log, with STARTS
+    sequence: int  # the gateway's last append that the log has as a whole, with STARTS; those up to it are answered
     max_pending: int  # bytes of one append
     partitions: int  # of a parent topic without a number of its own
     parent_partitions: dict[bytes, int]  # of those with one
     max_record: int  # bytes
     max_wait_ms: int
     log_end: int
+    redelivery: Redelivery
     leader: str = ""  # address of the store that leads, with ELSEWHERE; empty: not known
 
 

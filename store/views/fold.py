@@ -442,12 +442,12 @@ class Views:
 
     def _fold_settled(self, commit: Commit, _: int, group: bytes, event: control.Settled) -> None:
         is_ordered = self.pops.settled(group, event)
-        if event.again or is_ordered:
+        if self.pops.made_room(group) or event.again or is_ordered:
             _add_again(commit, group)
 
     def _fold_dead_lettered(self, commit: Commit, start: int, group: bytes, event: control.DeadLettered) -> None:
         had = self.pops.finished(group, event.queue, event.offsets)
-        if self.pops.is_ordered(group, event.queue):
+        if self.pops.made_room(group) or self.pops.is_ordered(group, event.queue):
             _add_again(commit, group)
         self._dead_letter(commit, record.store_time_of(commit.data, start), group, event, had)
 

@@ -25,7 +25,7 @@ def state(broker: Broker) -> str:
     return Path(f"/proc/{broker.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
 
 
-def test_a_process_that_has_used_its_share_is_stopped_and_goes_on(busy: Broker) -> None:
+def test_a_process_that_has_used_its_share_is_stopped_and_continues(busy: Broker) -> None:
     governor = Governor(busy, 0.2)
     try:
         for _ in range(3):

@@ -269,7 +269,7 @@ async def test_answers_come_from_partitions_that_the_parent_topic_gets(node, cli
     task.cancel()
 
 
-async def test_calls_go_on_after_a_restart_of_the_node(node, client: Client) -> None:
+async def test_calls_continue_after_a_restart_of_the_node(node, client: Client) -> None:
     await client.send("home/t", b"0")
     await node.stop()
     sends = asyncio.gather(*(client.send("home/t", b"%d" % i) for i in range(1, 100)))

@@ -21,7 +21,10 @@ from cloud_sdk import (
     TransactionEnded,
 )
 from cloud_sdk.blocking import Client as BlockingClient
+from tests.cloud_sdk.conftest import AT_A_GATEWAY
 from tests.waiting import patience
+
+pytestmark = AT_A_GATEWAY
 
 
 @pytest.fixture

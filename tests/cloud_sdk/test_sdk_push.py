@@ -9,7 +9,10 @@ import pytest
 
 from cloud_sdk import Client, Delivery, Happened, InvalidArgument, Message, OutgoingMessage, TryAgain
 from cloud_sdk.blocking import Client as BlockingClient
+from tests.cloud_sdk.conftest import AT_A_GATEWAY
 from tests.waiting import patience, until
+
+pytestmark = AT_A_GATEWAY
 
 
 async def test_messages_are_handled_concurrently_and_acknowledged(client: Client) -> None:
@@ -297,7 +300,7 @@ async def test_messages_that_a_closing_consumer_gave_back_go_to_others(client: C
     assert len(got) == 2
 
 
-async def test_a_broadcast_consumer_goes_on_after_a_gap_and_repeats_nothing(client: Client) -> None:
+async def test_a_broadcast_consumer_continues_after_a_gap_and_repeats_nothing(client: Client) -> None:
     got: list[bytes] = []
 
     async def handle(message: Message) -> None:

@@ -29,9 +29,9 @@ def test_every_command_shows_an_example_that_parses(name: str) -> None:
 
 
 def test_a_listener_can_be_left_out() -> None:
-    words = ["serve", "--mqtt-port", "0", "--ws-port", "-1", "--http-port", "-1"]
+    words = ["serve", "--mqtt-port", "0", "--ws-port", "-1", "--grpc-port", "-1", "--http-port", "-1"]
     found = parser().parse_args(words)
-    assert (found.mqtt_port, found.ws_port, found.http_port) == (0, -1, -1)
+    assert (found.mqtt_port, found.ws_port, found.grpc_port, found.http_port) == (0, -1, -1, -1)
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +52,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
         ["sub", "-t", "a", "--count", "0"],
         ["serve", "--mqtt-port", "70000"],
         ["serve", "--ws-port", "-2"],
-        ["serve", "--grpc-port", "-1"],
+        ["serve", "--grpc-port", "-2"],
         ["sub", "-t", "a", "--timeout", "-1"],
         ["sub", "-t", "a", "--timeout", "nan"],
         ["sub", "-t", "a", "--id", "x", "--session", "4294967296"],

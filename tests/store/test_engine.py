@@ -308,7 +308,7 @@ async def test_reads_that_wait_for_the_device_leave_the_loop(tmp_path: Path):
 
 
 @pytest.mark.parametrize("reclaimed", [False, True])
-async def test_views_of_another_version_are_folded_anew_where_that_can_be(tmp_path: Path, reclaimed: bool):
+async def test_views_of_another_version_are_folded_again_where_that_can_be(tmp_path: Path, reclaimed: bool):
     config = StoreConfig(segment_size=4096, retention_bytes=4096 * reclaimed, retention_check_s=3600)
     engine = await Engine.open(tmp_path, config)
     for i in range(20):

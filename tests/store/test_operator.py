@@ -66,7 +66,7 @@ async def test_a_foreign_file_among_the_segments_is_named(tmp_path: Path, name: 
         await Engine.open(tmp_path, SMALL)
 
 
-async def test_views_that_cannot_be_opened_are_named_and_folded_anew_without_them(tmp_path: Path):
+async def test_views_that_cannot_be_opened_are_named_and_folded_again_without_them(tmp_path: Path):
     engine = await Engine.open(tmp_path, SMALL)
     await append(engine, b"a/b")
     await engine.close()

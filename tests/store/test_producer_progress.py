@@ -12,6 +12,7 @@ from store import control
 from store.api import Appended, topic_queue
 from store.config import StoreConfig
 from store.engine import Engine
+from store.producer_progress import appends_from
 
 CONFIG = StoreConfig(segment_size=4096, generation_segments=2)
 
@@ -106,5 +107,9 @@ async def test_an_append_that_a_crash_cut_anywhere_is_completed_once(tmp_path: P
         got = await engine.fetch(topic_queue(b"a/b"), 1, 1000, 1 << 20)
         payloads = [record.decode(got.data, start)[6] for start in record.split(got.data)]
         payloads.remove(b"5000")
+        assert payloads == [b"%d" % n for n in range(count)]
+        found = [each async for each in appends_from(engine, b"p", 0, engine.stats().log_end)]
+        assert [sequence for sequence, _, _ in found] == [6, 7]
+        payloads = [record.decode(await engine.message(position), 0)[6] for position in found[1][2]]
         assert payloads == [b"%d" % n for n in range(count)]
         await engine.close()

@@ -221,7 +221,7 @@ def test_a_task_that_is_tried_again_has_its_rows_in_the_same_order(
     assert Counter(int(each.payload) for each in read_all(real_node.endpoint)) == Counter(range(count))
 
 
-def test_a_batch_is_written_once_also_when_an_exporter_went_on(
+def test_a_batch_is_written_once_also_when_an_exporter_continued(
     spark: "SparkSession", real_node: NodeProcess, tmp_path: Path
 ) -> None:
     """A repeated batch writes nothing twice, though an export moved records into files since it was planned."""

@@ -98,7 +98,7 @@ def test_a_stream_keeps_to_its_limit_and_to_the_end_it_prepared(node: Any) -> No
     reader.stop()
 
 
-def test_a_stream_goes_on_with_partitions_that_its_parent_topic_gets(node: Any) -> None:
+def test_a_stream_continues_with_partitions_that_its_parent_topic_gets(node: Any) -> None:
     node.publish(0, 5)
     reader = StreamReader(options(node, startingOffsets="latest"), SCHEMA)
     start = reader.initialOffset()
@@ -291,7 +291,7 @@ def test_spark_reads_some_columns_and_shows_what_it_filters_by(spark: "SparkSess
     assert node.without == {PART_PUBLISHER | PART_PROPERTIES | PART_PAYLOAD}
 
 
-def test_spark_streams_and_goes_on_from_its_checkpoint(spark: "SparkSession", node: Any, tmp_path: Path) -> None:
+def test_spark_streams_and_continues_from_its_checkpoint(spark: "SparkSession", node: Any, tmp_path: Path) -> None:
     out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
 
     def run() -> list[int]:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_driver_killed_at_any_point_goes_on_exactly_once(node: Any, tmp_path: Path) -> None:
+def test_a_driver_killed_at_any_point_continues_exactly_once(node: Any, tmp_path: Path) -> None:
     """Killed with all that it started (the JVM and its Python workers): before, while and after batches are written."""
     try:
         java_home()

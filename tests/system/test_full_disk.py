@@ -147,7 +147,7 @@ async def test_a_backup_to_a_full_disk_fails_and_leaves_nothing(node: DiskNode, 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("room", [0, SEGMENT // 4])
-async def test_a_full_disk_stops_the_log_and_a_start_with_room_goes_on(
+async def test_a_full_disk_stops_the_log_and_a_start_with_room_continues(
     node: DiskNode, disk: SmallDisk, room: int
 ) -> None:
     """With no room at all the checkpoint of the views fails, a second after the last one. With some room the views go

@@ -17,10 +17,10 @@ SETTINGS = "[store]\nretry_delays_s = [1]\ntransaction_check_s = 1\nmax_deliveri
 
 @pytest.fixture
 def rocket_node(make_node: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    def start(deliveries: int = 16) -> Any:
+    def start(deliveries: int = 16, gateways: int = 0) -> Any:
         settings = tmp_path / "sluice.toml"
         settings.write_text(SETTINGS.format(deliveries=deliveries))
-        node = make_node("node", "--config", str(settings))
+        node = make_node("node", "--config", str(settings), "--gateways", str(gateways))
         node.start()
         return node
 
@@ -51,8 +51,11 @@ def _environment(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "scenario", ["devices_and_services", "leases", "selections", "later", "transactions", "push", "message_groups"]
 )
-def test_services_run_over_rocketmqs_sdk(rocket_node: Callable[..., Any], tmp_path: Path, scenario: str) -> None:
-    run(rocket_node(), scenario, tmp_path)
+@pytest.mark.parametrize("gateways", [0, 2])
+def test_services_run_over_rocketmqs_sdk(
+    rocket_node: Callable[..., Any], tmp_path: Path, scenario: str, gateways: int
+) -> None:
+    run(rocket_node(gateways=gateways), scenario, tmp_path)
 
 
 def test_dead_letters(rocket_node: Callable[..., Any], tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def scenario(tmp_path: Path) -> Iterator[Starts]:
         process.communicate()
 
 
-def test_services_go_on_when_the_node_was_killed(rocket_node: Callable[..., Any], scenario: Starts) -> None:
+def test_services_continue_when_the_node_was_killed(rocket_node: Callable[..., Any], scenario: Starts) -> None:
     node = rocket_node()
     process = scenario(node, "survive")
     assert process.stdout is not None and process.stdin is not None

@@ -102,7 +102,7 @@ async def split_started(split: Split, name: str) -> None:
     await asyncio.to_thread(split.gateways[name].start)
 
 
-async def test_qos_2_goes_on_at_another_gateway_when_one_is_killed(split: Split) -> None:
+async def test_qos_2_continues_at_another_gateway_when_one_is_killed(split: Split) -> None:
     reader = await client(split, "b", b"r")
     await reader.subscribe((b"t", 2))
     old = await client(split, "a", b"c")

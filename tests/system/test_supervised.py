@@ -29,7 +29,7 @@ def children(node: NodeProcess) -> dict[str, int]:
 def is_there(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
 
@@ -90,6 +90,10 @@ def test_mosquitto_and_paho_over_two_gateways(make_node: Callable[..., NodeProce
     connected(node, len(subscribers))
     ways = re.findall(r'sluice_gateway_(\w+)\{gateway="(\w+)"\} 0\.0', get(node, "/metrics"))
     assert {(name, gateway) for name in ("reconnects_total", "gaps_total") for gateway in ("g1", "g2")} <= set(ways)
+    figures = get(node, "/metrics")
+    assert set(re.findall(r'sluice_service_calls\{gateway="(\w*)"\} 0\.0', figures)) == {"g1", "g2"}
+    failed = r'sluice_service_logins_failed_total\{front="(\w+)",gateway="(\w*)"\}'
+    assert {("http", ""), ("grpc", "g1"), ("grpc", "g2")} <= set(re.findall(failed, figures))
     for subscriber in subscribers:
         subscriber.disconnect()
         subscriber.loop_stop()
@@ -134,7 +138,7 @@ def test_all_processes_stop_when_the_supervisor_is_killed(make_node: Callable[..
 def test_a_node_that_cannot_start_says_so(make_node: Callable[..., NodeProcess]) -> None:
     """It ends: the process that failed is not started again."""
     node = make_node("node", "--gateways", "1")
-    with socket.create_server(("127.0.0.1", node.grpc_port)):
+    with socket.create_server(("127.0.0.1", node.http_port)):
         made = subprocess.run(node.command(), check=False, timeout=PATIENCE_S, capture_output=True, text=True)
     assert made.returncode == 1
     assert "store ended with exit code 1: the node cannot start" in made.stderr

@@ -36,6 +36,7 @@ class Pops:
         self.changed = 0  # rows that a checkpoint has to write
         self._blocks = 0  # in memory
         self._count: int | None = None  # of groups, after the first call of `groups`
+        self._short_of_room: set[bytes] = set()  # groups that may lease more once something is settled
 
     @property
     def size(self) -> int:
@@ -103,6 +104,17 @@ class Pops:
         self._end_change(all_leases)
         return any([leases.is_ordered for leases in all_leases])  # noqa: C419 a generator costs more
 
+    def wait_for_room(self, group: bytes) -> None:
+        """Note that a group may lease more once something is settled. This is no state of the log."""
+        self._short_of_room.add(group)
+
+    def made_room(self, group: bytes) -> bool:
+        """Whether the group waited for room, now that something is settled. It does so no longer."""
+        if group in self._short_of_room:
+            self._short_of_room.remove(group)
+            return True
+        return False
+
     def is_ordered(self, group: bytes, queue: bytes) -> bool:
         """Whether messages of the queue may have been kept back, which may be leased after a settlement."""
         leases = self.find(group, queue)
@@ -131,6 +143,7 @@ class Pops:
             self._end_change([leases])
 
     def removed(self, group: bytes) -> None:
+        self._short_of_room.discard(group)
         self._write_group(group)
         for queue in list(self._names.get(group, ())):
             self._discard((group, queue))

@@ -21,8 +21,10 @@ from cloud_sdk import (
 from cloud_sdk.blocking import Client as BlockingClient
 from cloud_sdk.consuming.partition_reader import PartitionReader
 from cloud_sdk.consuming.pull_consumer import PullConsumer
-from tests.cloud_sdk.conftest import Node
+from tests.cloud_sdk.conftest import AT_A_GATEWAY, Node
 from tests.waiting import patience
+
+pytestmark = AT_A_GATEWAY
 
 
 def order(number: int) -> OutgoingMessage:
@@ -87,7 +89,7 @@ async def test_some_partitions_and_the_offsets_of_a_group(client: Client) -> Non
         await client.pull_consumer("shop").commit()
 
 
-async def test_readers_go_on_with_partitions_that_a_parent_topic_gets(node: Node, client: Client) -> None:
+async def test_readers_continue_with_partitions_that_a_parent_topic_gets(node: Node, client: Client) -> None:
     """Without a restart of theirs; what entered a new partition before they knew of it is not passed over."""
     await client.send("shop/0", b"0")
     async with (
@@ -223,7 +225,7 @@ async def test_the_trace_of_a_message_names_its_groups_and_their_members(node, c
     assert positions == sorted(positions)
 
 
-async def test_a_trace_goes_on_over_pages(node, client: Client) -> None:
+async def test_a_trace_continues_over_pages(node, client: Client) -> None:
     await node.stop()
     node.limits = type(node.limits)(max_trace_bytes=2_000)
     await node.start()

@@ -20,7 +20,10 @@ from cloud_sdk import (
 from gateway.rpc.limits import RpcLimits
 from store.api import Appended
 from store.control import TopicPartitions
+from tests.cloud_sdk.conftest import AT_A_GATEWAY
 from tests.waiting import patience, until
+
+pytestmark = AT_A_GATEWAY
 
 
 async def fill(client: Client, count: int, topics: int = 8) -> set[bytes]:
@@ -121,7 +124,7 @@ async def test_no_buffered_message_with_an_expired_lease_is_handed_out(client: C
         assert await slow.next(0) is None
 
 
-async def test_consuming_goes_on_after_a_restart(node, client: Client) -> None:
+async def test_consuming_continues_after_a_restart(node, client: Client) -> None:
     sent = await fill(client, 300)
     received: list[bytes] = []
     async with client.consumer("g", "home", max_records=50) as consumer:
@@ -154,7 +157,7 @@ async def test_wrong_arguments_have_names(client: Client) -> None:
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("is_split", [False, True])
-async def test_a_member_goes_on_with_partitions_that_its_parent_topic_gets(
+async def test_a_member_continues_with_partitions_that_its_parent_topic_gets(
     node, client: Client, ordered: bool, is_split: bool
 ) -> None:
     """A member that only began with new messages misses none; with `ordered`, each key stays in order. A gateway of its
@@ -164,7 +167,7 @@ async def test_a_member_goes_on_with_partitions_that_its_parent_topic_gets(
         assert await consumer.next(0.05) is None
         await client.send_many([OutgoingMessage(f"home/{number}", b"0") for number in numbers])
         first = await consumer.batch()
-        if is_split:
+        if is_split and not node.is_split:  # a gateway hears of it when the store was restarted
             committed: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
             node.engine.append([TopicPartitions(32).frame(b"home")], committed.set_result)
             assert (await committed).error is None

@@ -80,7 +80,7 @@ async def test_a_cancelled_waiter_is_passed_over() -> None:
     assert len(asked.locks) == 0
 
 
-async def test_a_lock_that_comes_to_a_cancelled_task_goes_on_to_the_next() -> None:
+async def test_a_lock_that_comes_to_a_cancelled_task_passes_to_the_next() -> None:
     asked = Asked()
     await asked.ask("1", "2", "3")
     asked.tell("1")

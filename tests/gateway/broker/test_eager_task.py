@@ -28,7 +28,7 @@ async def test_what_waits_for_nothing_is_done_at_once_and_is_no_task():
 
 
 @pytest.mark.parametrize("is_set_first", [False, True])
-async def test_what_waits_goes_on_as_a_task(is_set_first):
+async def test_what_waits_continues_as_a_task(is_set_first):
     spawned, done = Spawned(), []
     future = asyncio.get_running_loop().create_future()
 

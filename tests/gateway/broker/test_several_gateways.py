@@ -95,7 +95,7 @@ async def test_acknowledged_messages_do_not_come_again_at_the_new_gateway(severa
     await new.drop()
 
 
-async def test_an_exchange_of_qos_2_goes_on_at_another_gateway(several: Several) -> None:
+async def test_an_exchange_of_qos_2_continues_at_another_gateway(several: Several) -> None:
     old = await client(several, "a", b"c")
     old.send(wire.publish(5, b"t", b"in", 2, 7))
     await old.expect(PUBREC)

@@ -127,7 +127,7 @@ async def test_the_last_of_the_same_filters_counts(ports: Ports, version: int) -
 
 @pytest.mark.mqtt5("4.3.3-3")
 @pytest.mark.mqtt311("4.3.3-1")
-async def test_another_subscription_goes_on_where_one_ends(node: Node) -> None:
+async def test_another_subscription_continues_where_one_ends(node: Node) -> None:
     device = Device(node.ports.mqtt, b"d", 4, 100)
     await device.connect()
     await device.subscribe(b"n/b", 2)

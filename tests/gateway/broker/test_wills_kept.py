@@ -143,7 +143,9 @@ async def test_the_delay_counts_from_the_start_of_the_next_node(
 
 @pytest.mark.mqtt5("3.1.3-9")
 @pytest.mark.parametrize("dies", [True, False])
-async def test_a_delay_goes_on_over_a_restart(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+async def test_a_delay_continues_over_a_restart(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
     """Of a connection that had ended before."""
     node = await make_node()
     client = await device(node.ports, delayed(b"d", 1000, 2000))

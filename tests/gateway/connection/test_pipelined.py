@@ -269,3 +269,27 @@ async def test_retained_values_come_before_what_is_published_before_suback(
     assert [each for each in found if each[1] != b"old"] == [(b"t", b"new", False), (b"t", b"later", False)]
     values = [(b"other", b"old", True), (b"t", b"old", True)]
     assert found[:-2] == values or (retain and found[:-2] == values[:1])  # it may be replaced before it is read
+
+
+@pytest.mark.parametrize("topic_filter", [b"t", b"#"])
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("second", [0, 1, 2])
+@pytest.mark.parametrize("retain_handling", [0, 2])
+@pytest.mark.parametrize("clean", [False, True])
+async def test_a_message_behind_two_subscribes_of_one_filter_comes_once(
+    node: Node, topic_filter: bytes, first: int, second: int, retain_handling: int, clean: bool
+) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5, clean, expiry=0 if clean else 100)
+    options = [qos | retain_handling << 4 for qos in (first, second)]
+    subscribes = [wire.subscribe(5, number, (topic_filter, each)) for number, each in enumerate(options, 1)]
+    client.send(*subscribes, wire.publish(5, b"t", b"new", 2, 3))
+    packets = [await client.packet()]
+    while [packet.kind for packet in packets].count(SUBACK) < 2:
+        packets.append(await client.packet())
+    await publish(node, b"t", b"later", qos=2)
+    while packets[-1].kind != PUBLISH or client.parse(packets[-1]).payload != b"later":
+        packets.append(await client.packet())
+    messages = [client.parse(packet) for packet in packets if packet.kind == PUBLISH]
+    assert [message.payload for message in messages] == [b"new", b"later"]
+    assert messages[0].qos in (first, second)  # the first may be made when the second is not
+    assert messages[1].qos == second

@@ -161,7 +161,9 @@ async def test_a_packet_id_of_qos_2_is_new_after_a_refusal(ports: Ports) -> None
 
 @pytest.mark.mqtt5("4.3.3-13", "3.3.2-5")
 @pytest.mark.parametrize("expiry", [0, 100])
-async def test_the_exchange_with_the_publisher_goes_on_though_its_message_has_expired(node: Node, expiry: int) -> None:
+async def test_the_exchange_with_the_publisher_continues_though_its_message_has_expired(
+    node: Node, expiry: int
+) -> None:
     """An expiry interval of 0 has always passed."""
     subscriber = await RawClient.connect(node.ports.mqtt, b"s", 5, False, expiry=expiry)
     await subscriber.subscribe((b"t", 2))
@@ -223,7 +225,7 @@ async def test_each_retained_copy_has_the_identifier_of_its_subscription(ports: 
 @pytest.mark.mqtt311("2.3.1-4", "4.3.2-1", "4.3.3-1")
 @VERSIONS
 @pytest.mark.parametrize("expiry", [0, 100])
-async def test_packet_ids_begin_anew_and_leave_out_those_in_use(node: Node, version: int, expiry: int) -> None:
+async def test_packet_ids_begin_again_and_leave_out_those_in_use(node: Node, version: int, expiry: int) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", version, not expiry, expiry=expiry)
     await client.subscribe((b"t", 2))
     session = node._sessions.open_sessions[b"c"][0]

@@ -95,7 +95,7 @@ async def test_sessions_that_come_back_one_after_another_read_once(node: Node, m
     assert sum(count for _, count in fetches) <= 2 * 1000  # of the six times as many that they would read alone
 
 
-async def test_a_subscription_that_is_made_anew_does_not_get_what_was_shared(node: Node) -> None:
+async def test_a_subscription_that_is_made_again_does_not_get_what_was_shared(node: Node) -> None:
     (name,) = await away(node, 1)
     await publish(node, 0, 10)
     client = await back(node, name)

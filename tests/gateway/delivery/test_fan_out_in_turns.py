@@ -63,7 +63,7 @@ async def clean(node: Node, client_id: bytes, **options: int) -> RawClient:
     return await RawClient.connect(node.ports.mqtt, client_id, 5, **options)
 
 
-async def test_a_session_that_ends_meanwhile_goes_on_where_it_was(node: Node) -> None:
+async def test_a_session_that_ends_meanwhile_continues_where_it_was(node: Node) -> None:
     clients = [await durable(node, b"c%d" % number) for number in range(SUBSCRIBERS)]
     for client in clients:
         await client.subscribe((b"t/#", 1))

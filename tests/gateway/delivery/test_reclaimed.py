@@ -41,7 +41,7 @@ async def reclaim(node: Node) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("topic_filter", [b"home/+", b"home/t"])
-async def test_a_durable_session_goes_on_at_begin(make_node: MakeNode, topic_filter: bytes) -> None:
+async def test_a_durable_session_continues_at_begin(make_node: MakeNode, topic_filter: bytes) -> None:
     node = await make_node(**SETTINGS)
     client = await RawClient.connect(node.ports.mqtt, b"d", 5, False, expiry=0xFFFF_FFFF)
     await client.subscribe((topic_filter, 1))
@@ -87,7 +87,7 @@ async def test_of_qos_2_what_is_gone_before_its_pubrec_ends_with_pubrel(make_nod
             await asyncio.sleep(0.01)
 
 
-async def test_a_group_and_a_reader_of_ranges_go_on_at_begin(make_node: MakeNode) -> None:
+async def test_a_group_and_a_reader_of_ranges_continue_at_begin(make_node: MakeNode) -> None:
     node = await make_node(**SETTINGS)
     await publish(node, 1)
     async with Client(f"127.0.0.1:{node.ports.grpc}") as client:

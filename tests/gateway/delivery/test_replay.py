@@ -509,7 +509,7 @@ async def test_reclaimed_messages_of_a_replay_are_counted(make_node: MakeNode) -
 
 
 @pytest.mark.parametrize("stays", [True, False])
-async def test_a_replay_goes_on_behind_messages_that_retention_removed(make_node: MakeNode, stays: bool) -> None:
+async def test_a_replay_continues_behind_messages_that_retention_removed(make_node: MakeNode, stays: bool) -> None:
     """All that was left of the history is gone: the subscription goes on with its queue at once."""
     node = await make_node(
         store__segment_size=68 << 10, store__retention_bytes=1, store__partitions=1, mqtt__max_packet_size=1024

@@ -102,7 +102,7 @@ async def test_large_messages_pass_through_a_websocket(ports: Ports) -> None:
         assert wire.text(b"t") + payload in [body for _, body in bodies]
 
 
-async def test_a_congested_websocket_drops_qos_0_and_goes_on(node: Node) -> None:
+async def test_a_congested_websocket_drops_qos_0_and_continues(node: Node) -> None:
     """Design section 5.4, as over TCP."""
     async with (
         aiohttp.ClientSession() as session,

@@ -11,7 +11,6 @@ from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receive_calls import ReceiveCalls
 from gateway.rpc.limits import RpcLimits
 from store.api import PopResult
-from store.config import StoreConfig
 
 SERVICE = ClientKey(b"", "service")
 
@@ -31,7 +30,7 @@ async def nothing(*_: Any) -> PopResult:
 @pytest.mark.parametrize("has_stream", [True, False])
 async def test_leases_are_renewed_only_for_clients_with_a_stream(has_stream: bool) -> None:
     store: Any = SimpleNamespace(partition_count=lambda _: 1, on_transaction_check=lambda _: None)
-    clients, renewals = TelemetryClients(store, lambda _: False, StoreConfig(), 1, {}), Renewals()
+    clients, renewals = TelemetryClients(store, 1, {}), Renewals()
     client = clients.add(SERVICE)
     if not has_stream:
         clients.end(SERVICE)

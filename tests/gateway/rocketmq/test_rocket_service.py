@@ -100,7 +100,7 @@ async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
         segment_size=1 << 20, parent_partitions={b"wide": 9}, retry_delays_s=(1.5, 20), max_deliveries=5
     )
     engine = await Engine.open(tmp_path, settings)
-    server = RpcServer(engine, Authority(engine, 0), settings=settings, config=CONFIG)
+    server = RpcServer(engine, Authority(engine, 0), config=CONFIG)
     port = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Wire(channel)
@@ -485,7 +485,7 @@ async def test_a_client_checks_transactions_of_others_only_when_these_are_gone(t
     """Also when the others use Sluice's SDK."""
     settings = StoreConfig(segment_size=1 << 20, transaction_check_s=0.05, transaction_checks=1000)
     engine = await Engine.open(tmp_path, settings)
-    server = RpcServer(engine, Authority(engine, 0), settings=settings)
+    server = RpcServer(engine, Authority(engine, 0))
     endpoint = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
     asked: list[bytes] = []
 

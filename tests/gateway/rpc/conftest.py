@@ -23,6 +23,7 @@ from store.api import (
     Done,
     Fetched,
     Listening,
+    Redelivery,
     Rule,
     Store,
     TransactionListener,
@@ -35,6 +36,8 @@ class MemoryStore:
     """The store that the gRPC service needs. `hold` delays commits, `fail` makes appends fail."""
 
     partitions = 4
+    wants = None
+    redelivery = Redelivery(16, [1_000])
 
     def __init__(self) -> None:
         self.queues: dict[bytes, list[bytes]] = {}
@@ -47,6 +50,10 @@ class MemoryStore:
         self._held: list[tuple[list[bytes], Done]] = []
         self._listeners: list[CommitListener] = []
         self._position = 0
+
+    @property
+    def bulk(self) -> "MemoryStore":
+        return self
 
     def append(self, frames: list[bytes], done: Done) -> None:
         self.appends += 1

@@ -27,6 +27,10 @@ class Holes:
     def partition_count(self, _parent: bytes) -> int:
         return 1
 
+    @property
+    def bulk(self) -> "Holes":
+        return self
+
     def frame(self, offset: int) -> bytes:
         topic = TOPICS[offset % len(TOPICS)]
         return record.seal([record.frame(Kind.MESSAGE, 1, 0, topic, b"c", b"", b"%d" % offset)], offset, 1, 5, 0)

@@ -190,7 +190,7 @@ async def test_the_qos_of_an_exchange_stays_though_its_subscription_changed(node
 
 @pytest.mark.mqtt5("3.1.2-23", "4.1.0-2")
 @pytest.mark.parametrize("dies", [True, False])
-async def test_session_expiry_goes_on_over_restarts(
+async def test_session_expiry_continues_over_restarts(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     """Of sessions that had no connection; one that was open when its node died has all its time from the next start."""

@@ -42,7 +42,7 @@ async def test_a_clean_session_leaves_no_record(node: Node, version: int) -> Non
     assert engine.stats().records == before
 
 
-async def test_a_full_window_catches_up_from_the_log_while_publishing_goes_on(node: Node) -> None:
+async def test_a_full_window_catches_up_from_the_log_while_publishing_continues(node: Node) -> None:
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, receive_maximum=7)
     await client.subscribe((b"t/#", 1), (b"t/+", 0))
     other = await RawClient.connect(node.ports.mqtt, b"other")

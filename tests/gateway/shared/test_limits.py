@@ -20,14 +20,14 @@ def limit(node: Node, leases: int, window: int) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("version", [4, 5])
-async def test_a_group_at_its_limit_goes_on_as_messages_are_acknowledged(node: Node, version: int, qos: int) -> None:
+async def test_a_group_at_its_limit_continues_as_messages_are_acknowledged(node: Node, version: int, qos: int) -> None:
     limit(node, 4, 6)
     clients = await members(node, 2, version, qos)
     await publish(node, b"t/x", *numbers(0, 60), qos=qos)
     assert sorted(together(await gather(clients, 60))) == sorted(numbers(0, 60))
 
 
-async def test_a_group_at_its_limit_goes_on_behind_dead_letters(node: Node) -> None:
+async def test_a_group_at_its_limit_continues_behind_dead_letters(node: Node) -> None:
     limit(node, 4, 100)
     small = await RawClient.connect(node.ports.mqtt, b"small", 5, properties=MAXIMUM + wire.u32(100))
     await small.subscribe((GROUP, 1))

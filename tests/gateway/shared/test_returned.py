@@ -59,7 +59,7 @@ async def test_the_only_member_keeps_its_messages(make_node: MakeNode) -> None:
     await until_groups(node, {GROUP: 0})
 
 
-async def test_member_that_goes_on_acknowledging_keeps_the_rest(make_node: MakeNode) -> None:
+async def test_member_that_continues_to_acknowledge_keeps_the_rest(make_node: MakeNode) -> None:
     node = await make_node(mqtt__shared_ack_timeout=1)
     slow, other = await members(node, 2)
     await publish(node, b"t/x", *numbers(0, 24))

@@ -125,7 +125,7 @@ async def test_messages_that_retention_removed_are_counted(make_node: MakeNode) 
     await until_groups(node, {GROUP: 0})
 
 
-async def test_a_member_that_subscribes_again_is_measured_anew(node: Node) -> None:
+async def test_a_member_that_subscribes_again_is_measured_again(node: Node) -> None:
     """An identifier makes a message larger, QoS 0 makes it smaller."""
     client = await RawClient.connect(node.ports.mqtt, b"c", 5, properties=MAXIMUM + wire.u32(40))
     fits = bytes(40 - 2 - 5 - 2 - 1)  # head, topic, packet id, properties

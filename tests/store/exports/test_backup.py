@@ -63,7 +63,7 @@ async def test_a_backup_of_a_running_store_opens_as_it_was(store: Filled, tmp_pa
     assert not any((tmp_path / "data" / "staging").iterdir())
 
 
-async def test_a_store_goes_on_while_a_backup_takes_its_time(store: Filled, tmp_path: Path):
+async def test_a_store_continues_while_a_backup_takes_its_time(store: Filled, tmp_path: Path):
     """Appends, checkpoints and retention run between the stage and the copy, which does not see them."""
     before = await store.frames()
     store.engine._retention._expiry._bytes = 1

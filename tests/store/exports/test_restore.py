@@ -45,7 +45,7 @@ def restored(root: Path, until: Until = ALL) -> Restored:
     return restore(root / "backup", root / "restored", until, (), CopyOptions())
 
 
-async def test_a_backup_is_restored_whole_and_goes_on(store: Filled, tmp_path: Path):
+async def test_a_backup_is_restored_whole_and_continues(store: Filled, tmp_path: Path):
     frames = await store.frames()
     before = {path: path.read_bytes() for path in (tmp_path / "backup").rglob("*") if path.is_file()}
     found = restored(tmp_path)

@@ -20,7 +20,7 @@ from store.api import (
 )
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
-from store.groups.lease_owners import LeaseOwners
+from store.groups.turns import Turns
 from store.log.reader import LogReader
 from tests.store.popping import CONFIG, Bench, message, receipts
 from tests.store.remote.linked import Linked
@@ -195,11 +195,11 @@ async def test_an_ended_gateway_is_leased_nothing_more(tmp_path: Path, monkeypat
     """Its calls end with it, in front of all else."""
     waiting, go_on = asyncio.Event(), asyncio.Event()
 
-    async def turn(*_: object) -> None:
+    async def wait(*_: object) -> None:
         waiting.set()
         await go_on.wait()
 
-    monkeypatch.setattr(LeaseOwners, "turn", turn)
+    monkeypatch.setattr(Turns, "wait", wait)
     store = await Linked.open(tmp_path / "linked", CONFIG)
     await append(store.engine, [control.ShareJoined(b"g1").frame(NAME), message(1)])
     popping = asyncio.create_task(

@@ -132,7 +132,7 @@ async def test_messages_that_are_kept_back_are_not_delivered_and_survive_a_resta
     assert (await bench.lag())[P0] == (1, 4, 3, 3)
 
 
-async def test_a_key_goes_on_behind_a_dead_letter(bench: Bench):
+async def test_a_key_continues_behind_a_dead_letter(bench: Bench):
     await publish(bench, "x0 x1 y2")
     for deliveries in (1, 2, 3):
         popped = await bench.pop(P0, records=1, ordering=Ordering.ALL_KEYS)
@@ -272,7 +272,7 @@ async def test_members_that_are_not_ordered_may_join_and_leave(bench: Bench):
     assert await pop(bench) == "x5"
 
 
-async def test_a_settlement_tells_members_elsewhere_that_a_key_goes_on(bench: Bench):
+async def test_a_settlement_tells_members_elsewhere_that_a_key_continues(bench: Bench):
     again: list[list[bytes]] = []
     bench.engine.on_commit(lambda commit: again.append(commit.again))
     await publish(bench, "x0 x1")
@@ -284,7 +284,7 @@ async def test_a_settlement_tells_members_elsewhere_that_a_key_goes_on(bench: Be
 
 
 @pytest.mark.parametrize("lost", ["too many orders", "restart", "evicted"])
-async def test_a_settlement_tells_members_that_a_key_goes_on_though_its_order_was_forgotten(
+async def test_a_settlement_tells_members_that_a_key_continues_though_its_order_was_forgotten(
     tmp_path: Path, lost: str
 ) -> None:
     bench = await Bench(

@@ -72,7 +72,7 @@ async def test_the_start_of_a_group_is_committed_before_its_first_answer(bench: 
     assert await bench.lag() == {Q: (0, 1, 1, 2)}
 
 
-async def test_a_settlement_does_not_have_a_group_begin_anew(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+async def test_a_settlement_does_not_have_a_group_begin_again(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """One that comes while it is not committed that the group begins."""
     await bench.fill(4)
     groups, held = bench.engine._groups, []

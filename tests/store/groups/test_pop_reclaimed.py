@@ -54,7 +54,7 @@ async def give_up(bench: Bench, count: int) -> None:
 
 
 @pytest.mark.parametrize("objects", [1, 1_000])
-async def test_a_pop_goes_on_where_all_that_it_planned_for_is_gone(tmp_path: Path, objects: int):
+async def test_a_pop_continues_where_all_that_it_planned_for_is_gone(tmp_path: Path, objects: int):
     """As many messages as the group may lease are planned for. Nothing has to be settled before it gets others, and
     nothing has to stay in memory."""
     bounds = replace(CONFIG, segment_size=4096, retention_bytes=4096, retention_check_s=1e6, max_group_leases=4)

@@ -134,7 +134,7 @@ async def test_a_key_of_an_ordered_group_is_blocked_while_a_message_is_leased(be
     assert numbers(again) == [1, 2, 3, 4, 5]
 
 
-async def test_order_goes_on_behind_a_dead_letter(bench: Bench):
+async def test_order_continues_behind_a_dead_letter(bench: Bench):
     await bench.append(*(tagged(number, "red") for number in range(2)))
     for deliveries in range(1, CONFIG.max_deliveries + 1):
         popped = await bench.pop(P0, records=1, ordering=Ordering.ALL_KEYS)

@@ -374,6 +374,35 @@ async def test_publishers_are_asked_and_orphans_rolled_back(tmp_path: Path):
     await engine.close()
 
 
+@pytest.mark.engine_only
+async def test_another_publisher_is_asked_when_it_is_known_that_the_own_one_is_not_there(tmp_path: Path):
+    clock = Clock()
+    engine = await Engine.open(tmp_path / "data", CONFIG, clock=clock)
+    (own, other) = await hold(engine, frame(b"t", FLAG_HALF), frame(b"t", FLAG_HALF))
+    asked: list[tuple[int, int, bool]] = []
+    knows = True
+
+    def listen(halves: Sequence[HeldMessage]) -> list[int] | None:
+        asked.extend((half.handle, half.rounds, half.is_orphan) for half in halves)
+        return [own] if knows else None
+
+    engine.on_transaction_check(listen)
+    clock.now += 60_000
+    await engine.release_due()
+    assert asked == [(own, 1, False), (other, 1, False), (other, 1, True)]
+    asked.clear()
+    knows = False
+    clock.now += 60_000
+    await engine.release_due()
+    assert asked == [(own, 2, False), (other, 2, True)]
+    engine.publishers_asked([other])  # a gateway says so later
+    asked.clear()
+    clock.now += 60_000
+    await engine.release_due()
+    assert asked == [(own, 3, True), (other, 3, False)]
+    await engine.close()
+
+
 async def test_orphans_are_rolled_back_at_once_without_a_check(tmp_path: Path):
     clock = Clock()
     engine = await Engine.open(tmp_path, replace(CONFIG, transaction_checks=0), clock=clock)

@@ -52,7 +52,7 @@ def test_writes_are_done_and_reported_between_jobs(tmp_path: Path):
     assert jobs == ["before 0", "before 1", "before 2"]
 
 
-def test_a_failed_write_says_why_and_the_thread_goes_on(tmp_path: Path):
+def test_a_failed_write_says_why_and_the_thread_continues(tmp_path: Path):
     path = tmp_path / "segment"
     path.write_bytes(bytes(PAGE))
     fd = os.open(path, os.O_RDONLY)

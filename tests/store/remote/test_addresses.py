@@ -19,6 +19,8 @@ from store.engine import Engine
 from store.errors import StoreClosed
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 from store.remote.addresses import Addresses
+from store.remote.attached import Attached
+from store.remote.calls import Method
 from store.remote.listener import StoreListener
 from tests.waiting import patience, until
 
@@ -136,6 +138,51 @@ async def test_a_gateway_follows_its_store_from_node_to_node(
     assert len(caplog.records) <= 4, "at most one line more for each change"
 
 
+async def test_bulk_reads_follow_the_store(nodes: list[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is under way ends with the store that it was asked of, and the next store answers it."""
+    a, b = nodes
+    answers: list[Appended] = []
+    began, ended = asyncio.Event(), asyncio.Event()
+    reads: list[bytes] = []
+    read, called = Attached.read, Attached._called
+
+    async def counted(self: Attached, body: bytes) -> bytes:
+        reads.append(body)
+        return await read(self, body)
+
+    async def slow(self: Attached, method: Method, body: bytes) -> object:
+        if method.name == "fetch" and not began.is_set():
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+        return await called(self, method, body)
+
+    monkeypatch.setattr(Attached, "read", counted)
+    monkeypatch.setattr(Attached, "_called", slow)
+    a.leader = b.address
+    async with a.leading(tmp_path / "data"):
+        store = await RemoteStore.open([a.address], "g", EventReceiver(), CONFIG)
+        publish(store, b"1", answers)
+        await until(lambda: len(answers) == 1)
+        reading = asyncio.create_task(store.bulk.fetch(topic_queue(b"a/b"), 0, 10, 1 << 20))
+        await began.wait()
+        a.listener._server.abort()  # type: ignore[union-attr]
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert ended.is_set(), "before the engine is closed"
+    assert not reading.done()
+    async with b.leading(tmp_path / "data"):
+        async with patience():
+            fetched = await reading
+            assert fetched.count == 1
+            assert len(reads) == 1, "asked again in order"
+            assert (await store.bulk.fetch(topic_queue(b"a/b"), 0, 10, 1 << 20)).data == fetched.data
+            assert len(reads) == 2, "over the connection to the node that leads"
+        await store.close()
+
+
 async def test_a_gateway_hears_of_the_nodes_of_others(nodes: list[Node], tmp_path: Path) -> None:
     """It finds the next leader although the store of its own node is away with the last one."""
     a, b = nodes
@@ -173,8 +220,8 @@ async def test_a_gateway_waits_for_a_leader_and_gives_up_in_the_end(nodes: list[
         await store.close()
 
 
-async def test_an_answer_that_a_restart_took_says_that_positions_are_unknown(nodes: list[Node], tmp_path: Path) -> None:
-    """It is committed, so it is answered; where it is was said to nobody."""
+async def test_an_answer_that_a_restart_took_comes_from_the_next_store(nodes: list[Node], tmp_path: Path) -> None:
+    """The append is committed, and the next store finds out where."""
     a, _ = nodes
     answers: list[Appended] = []
     async with a.leading(tmp_path / "data") as engine:
@@ -188,7 +235,8 @@ async def test_an_answer_that_a_restart_took_says_that_positions_are_unknown(nod
     async with a.leading(tmp_path / "data") as engine:
         await until(lambda: len(answers) == 2)
         assert answers[1].error is None
-        assert not answers[1].positions
+        assert [len(answer.positions) for answer in answers] == [1, 1]
+        assert answers[1].positions[0] > answers[0].positions[0]
         assert await count(engine) == 2
         publish(store, b"3", answers)
         await until(lambda: len(answers) == 3)

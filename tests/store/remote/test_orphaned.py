@@ -54,6 +54,25 @@ async def test_an_answer_that_came_as_its_question_was_given_up_is_an_orphan() -
     assert asked.orphans == [b"leases"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_answer_that_comes_before_its_cancelled_caller_runs_is_an_orphan(fails: bool) -> None:
+    asked = Asked()
+    asking = await asked.ask()
+    asking.cancel()
+    if fails:
+        asked.questions.fail(StoreClosed("gone"))
+        asked.questions.reopen()
+    else:
+        asked.questions.answered(NUMBER.pack(1) + b"leases")
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await asyncio.sleep(0)
+    assert asked.orphans == ([] if fails else [b"leases"])
+    another = await asked.ask()  # there is room for it
+    asked.questions.answered(NUMBER.pack(2) + b"more")
+    assert await another == b"more"
+
+
 async def test_a_question_that_was_given_up_may_fail() -> None:
     asked = Asked()
     await cancelled(await asked.ask())
