@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cloud_sdk import Client
 from sluice.demo.engine_servers import NatsServers, SeaweedServers, ServerMissing
 from tests.gateway.authority import Authority
 from tests.gateway.mqtt import wire
@@ -200,6 +202,61 @@ async def test_the_node_that_leads_is_killed_and_comes_back(cluster: Cluster) ->
         for each in (again, publisher):
             await each.disconnect()
     await equal_views(cluster)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_cloud_services_at_followers_outlive_the_leader(cluster: Cluster, whole: bool) -> None:
+    """A producer at one follower, an ordered group at both: all that is acknowledged comes, in the order of its key."""
+    first = await leader(cluster)
+    places = [node.endpoint for node in cluster.nodes if node is not first]
+    sent: dict[str, list[int]] = defaultdict(list)  # acknowledged, by key
+    received: dict[str, list[int]] = defaultdict(list)  # each number when it came first, by key
+    positions: list[int] = []
+    stops = False
+
+    async def send(client: Client, key: str) -> None:
+        while not stops:
+            number = len(sent[key])
+            receipt = await client.send(f"shop/{key}", b"%d" % number, ordering_key=key)
+            positions.append(receipt.position)
+            sent[key].append(number)
+
+    async def consume(client: Client) -> None:
+        async with client.consumer("orders", "shop", ordered=True, invisible_seconds=5, max_records=16) as consumer:
+            async for message in consumer:
+                numbers, number = received[message.topic], int(message.payload)
+                assert number <= len(numbers), f"{message.topic}: {number} came before {len(numbers)}"
+                if number == len(numbers):
+                    numbers.append(number)
+                await message.ack()
+
+    def come() -> int:
+        return sum(map(len, received.values()))
+
+    async with Client(places[0], retry_seconds=60) as producer, Client(places[1], retry_seconds=60) as other:
+        senders = [asyncio.create_task(send(producer, f"k{number}")) for number in range(8)]
+        members = [asyncio.create_task(consume(client)) for client in (producer, other)]
+        tasks = [*senders, *members]
+        try:
+            for number in range(3):
+                goal = come() + 200
+                await until(lambda goal=goal: come() >= goal or any(task.done() for task in tasks))
+                assert not [task.result() for task in tasks if task.done()]
+                if number == 0:
+                    first.kill_all() if whole else first.signal_store(signal.SIGKILL)
+                    await leader(cluster, but=first)
+            stops = True
+            await asyncio.gather(*senders)
+            await until(lambda: come() >= len(positions) or any(task.done() for task in members))
+            assert not [task.result() for task in members if task.done()]
+            assert received == {f"shop/{key}": numbers for key, numbers in sent.items()}
+            assert -1 not in positions
+            stored = sum(each.end - each.begin for each in await other.partitions("shop"))
+            assert stored == len(set(positions)) == len(positions), "each once"
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize("whole", [False, True])
