@@ -1,14 +1,15 @@
 """The node as a process of its own, which the demo starts, kills and starts again."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from sluice.demo.ports import lasting_ports
 from sluice.demo.process import ChildProcess, DemoError
 
-_READY_SECONDS: Final = 30
+_READY_SECONDS: Final = 60  # on a busy machine
 _SEGMENT_SIZE: Final = 4 << 20  # bytes; small, so that a run of the demo fills several segments
 _FRONTS: Final = ("mqtt", "ws", "grpc", "http")
 
@@ -24,20 +25,33 @@ class NodePorts:
 
 
 class NodeProcess:
-    """`sluice serve` with one data folder, and with the same ports after every start."""
+    """`sluice serve` with one data folder, and with the same ports after every start.
 
-    def __init__(self, data_dir: Path, log: Path) -> None:
+    fronts: those that its ready line lists. A node of a cluster lists no gRPC, which has its port while the node leads.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        log: Path,
+        name: str = "the node",
+        flags: Sequence[str] = (),
+        fronts: Sequence[str] = _FRONTS,
+    ) -> None:
         self.data_dir = data_dir
+        self.name = name
         self.ports = NodePorts(*lasting_ports(len(_FRONTS)))
-        self._child = ChildProcess("the node", log)
+        self._child = ChildProcess(name, log)
+        self._flags = flags
+        self._fronts = fronts
 
     async def start(self) -> float:
         """Start the node. Return the seconds until it was ready."""
         began = time.monotonic()
         flags = [f"--{front}-port={getattr(self.ports, front)}" for front in _FRONTS]
-        arguments = ["serve", "--data-dir", str(self.data_dir), "--log-level=warning", *flags]
+        arguments = ["serve", "--data-dir", str(self.data_dir), "--log-level=warning", *flags, *self._flags]
         await self._child.start("sluice", arguments, SLUICE_STORE_SEGMENT_SIZE=str(_SEGMENT_SIZE))
-        self.ports = _parse_ready(await self._child.line(_READY_SECONDS))
+        self.ports = replace(self.ports, **_parse_ready(await self._child.line(_READY_SECONDS), self._fronts))
         return time.monotonic() - began
 
     async def kill(self) -> None:
@@ -62,13 +76,13 @@ class NodeProcess:
         return sum(path.stat().st_blocks * 512 for path in self.data_dir.rglob("*") if path.is_file())
 
 
-def _parse_ready(line: str) -> NodePorts:
-    """Parse `ready mqtt=127.0.0.1:1883 ws=… grpc=… http=…`."""
+def _parse_ready(line: str, fronts: Sequence[str]) -> dict[str, int]:
+    """Parse `ready mqtt=127.0.0.1:1883 ws=… grpc=… http=…` to the ports of these fronts."""
     word, *fields = line.split()
     if word != "ready":
         raise DemoError(f"the node printed {line.strip()!r} instead of its ready line")
     found = dict(field.split("=", 1) for field in fields)
     try:
-        return NodePorts(**{front: int(found[front].rpartition(":")[2]) for front in _FRONTS})
+        return {front: int(found[front].rpartition(":")[2]) for front in fronts}
     except (KeyError, ValueError):
         raise DemoError(f"the node's ready line lacks a port: {line.strip()!r}") from None

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sluice.demo.node import NodePorts, NodeProcess, _parse_ready
+from sluice.demo.node import NodeProcess, _parse_ready
 from sluice.demo.process import ChildProcess, DemoError
-from sluice.demo.scenario import DemoOptions, Scenario
+from sluice.demo.replay import DemoOptions
+from sluice.demo.scenario import Scenario
 from sluice.demo.service import CloudService
 from sluice.demo.summary import ConsumerResult, Outcome, print_summary
 from sluice.demo.tally import Tally, from_ranges, percentile, to_ranges
@@ -74,10 +75,10 @@ def test_the_data_is_real_and_ready_to_replay() -> None:
 
 def test_ready_line() -> None:
     line = "ready mqtt=127.0.0.1:1883 ws=127.0.0.1:8083 grpc=[::1]:7070 http=127.0.0.1:8080\n"
-    assert _parse_ready(line) == NodePorts(1883, 8083, 7070, 8080)
+    assert _parse_ready(line, ("mqtt", "grpc", "http")) == {"mqtt": 1883, "grpc": 7070, "http": 8080}
     for wrong in ("starting\n", "ready mqtt=127.0.0.1:1\n"):
         with pytest.raises(DemoError):
-            _parse_ready(wrong)
+            _parse_ready(wrong, ("mqtt", "ws"))
 
 
 async def test_a_node_is_killed_and_comes_back_on_its_ports(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ async def test_a_spark_job_that_does_not_finish_is_one_line_of_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario, _ = scenario_of(Told(), tmp_path, monkeypatch)
-    monkeypatch.setattr("sluice.demo.scenario._CATCH_UP_SECONDS", 0.01)
+    monkeypatch.setattr("sluice.demo.replay.CATCH_UP_SECONDS", 0.01)
     monkeypatch.setattr(scenario, "_spark", Told())
     monkeypatch.setattr(scenario, "_service", CloudService("127.0.0.1:1"))
     monkeypatch.setattr(scenario._offline, "connect", lambda _port: None)
