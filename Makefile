@@ -46,7 +46,7 @@ MAKEFLAGS += --jobs=2
 endif
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo serve test test-quick test-pure simulate simulate-cluster fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
+.PHONY: help install demo demo-cluster serve test test-quick test-pure simulate simulate-cluster fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,9 @@ $(KERNEL): setup.py $(HOT) | $(TOOLS) build
 
 demo: $(DEMO) $(KERNEL) ## the whole path in one run: devices, cloud service, Spark, kill -9, summary
 	@$(BIN)/sluice demo
+
+demo-cluster: $(ALL) $(KERNEL) ## three nodes with one log, the leader killed under load; draws build/demo-cluster.svg (ARGS=--help)
+	@$(BIN)/python -m sluice.demo.cluster --picture build/demo-cluster.svg $(ARGS)
 
 serve: $(NODE) $(KERNEL) ## run a node with the default configuration until Ctrl-C (DATA=folder)
 	@$(BIN)/sluice serve --data-dir $(DATA)

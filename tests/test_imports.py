@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "sluice": ("record", "matcher", "store", "notify", "gateway", "cloud_sdk", "streaming"),
     "benchmarks": (
         "sluice.demo.engine_servers",
+        "sluice.demo.picture",
         "sluice.kernel",
         "record",
         "matcher",

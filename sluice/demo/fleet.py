@@ -1,4 +1,7 @@
-"""The devices of the demo: MQTT clients in a process of their own that replay readings at QoS 1 and answer commands.
+"""The devices of the demo: MQTT clients in a process of their own that replay readings and answer commands.
+
+They publish with QoS 1, and with `--exactly-once-every N` each Nth of them with QoS 2. They divide themselves among the
+nodes of a cluster, and a device whose connection breaks goes to the next node.
 
 A device sends the readings that are due. paho keeps a window of unacknowledged messages, reconnects when a connection
 breaks, and resends these messages in order. A device never gives up a reading, and it answers commands to the end. The
@@ -6,7 +9,9 @@ whole fleet gives up at its deadline.
 
 The process reads the lines `go` and `enough`; the end of its input also stops it. It writes JSON lines: `{"ready": …}`
 when all devices are connected, `{"sent": …, "acked": …}` as progress, and at the end
-`{"acknowledged": {device: [[first, last], …]}, …}`. Its exit code is 0 when everything was acknowledged, else 1.
+`{"acknowledged": {device: [[first, last], …]}, "moments": [[[time, count], …], …], …}`. `moments` says for each node
+how many acknowledgements it gave at which time, in hundredths of a second since 1970. Its exit code is 0 when
+everything was acknowledged, else 1.
 """
 
 import argparse
@@ -14,7 +19,7 @@ import contextlib
 import select
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,6 +32,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from sluice.demo.readings import DeviceData, load_fleet
 from sluice.demo.tally import to_ranges
 
+_HOST: Final = "127.0.0.1"
+_KEEPALIVE: Final = 30  # seconds
 _WINDOW: Final = 8  # messages of a device in flight
 _RECONNECT_SECONDS: Final = 1
 _POLL: Final = 0.02  # seconds
@@ -36,8 +43,10 @@ _REPORT: Final = 0.25  # seconds between progress lines
 class Device:
     """One device: its data, its progress and its connection. The thread of the connection runs the callbacks."""
 
-    def __init__(self, data: DeviceData, port: int) -> None:
+    def __init__(self, data: DeviceData, ports: Sequence[int], node: int, qos: int) -> None:
+        """ports: of all nodes. node: the index of the one to connect to first."""
         self.data = data
+        self.moments: list[Counter[int]] = [Counter() for _ in ports]  # acknowledgements by node and time
         self.acked: set[int] = set()
         self.sent = 0  # readings
         self.resent = 0  # messages sent again
@@ -50,10 +59,14 @@ class Device:
         self._client.max_inflight_messages_set(_WINDOW)
         self._client.reconnect_delay_set(_RECONNECT_SECONDS, _RECONNECT_SECONDS)
         self._client.on_connect = self._on_connect
+        self._client.on_connect_fail = self._on_connect_fail
         self._client.on_disconnect = self._on_disconnect
         self._client.on_publish = self._on_publish
         self._client.on_message = self._on_message
-        self._client.connect_async("127.0.0.1", port, keepalive=30)
+        self._ports = ports
+        self._node = node
+        self._qos = qos
+        self._client.connect_async(_HOST, ports[node], _KEEPALIVE)
         self._client.loop_start()
 
     def send_until(self, after: float) -> None:
@@ -73,7 +86,7 @@ class Device:
         readings = self.data.readings
         while self.sent < len(readings) and readings[self.sent].after <= after:
             reading = readings[self.sent]
-            info = self._client.publish(self.data.topic, self.data.payload(reading, time.time()), qos=1)
+            info = self._client.publish(self.data.topic, self.data.payload(reading, time.time()), self._qos)
             self._unacked.append((info.mid, reading.seq))
             self.sent += 1
 
@@ -92,14 +105,23 @@ class Device:
         client.subscribe(f"commands/{self.data.device}", 1)
 
     def _on_disconnect(
-        self, _client: Client, _data: object, _flags: DisconnectFlags, _reason: ReasonCode, _: Properties | None
+        self, client: Client, data: object, _flags: DisconnectFlags, reason: ReasonCode, _: Properties | None
     ) -> None:
         self._is_resending = True
+        if reason.is_failure:
+            self._on_connect_fail(client, data)
+
+    def _on_connect_fail(self, client: Client, _data: object) -> None:
+        """Let paho connect to the next node."""
+        if len(self._ports) > 1:
+            self._node = (self._node + 1) % len(self._ports)
+            client.connect_async(_HOST, self._ports[self._node], _KEEPALIVE)
 
     def _on_publish(
         self, _client: Client, _data: object, message_id: int, _reason: ReasonCode, _: Properties | None
     ) -> None:
         self._acked_ids.add(message_id)
+        self.moments[self._node][int(time.time() * 100)] += 1
 
     def _on_message(self, client: Client, _data: object, message: MQTTMessage) -> None:
         """Answer a command with a message that repeats it."""
@@ -109,9 +131,14 @@ class Device:
             self.answered += 1
 
 
-def run_fleet(port: int, readings: int, seconds: float, deadline: float) -> int:
+def run_fleet(ports: Sequence[int], readings: int, seconds: float, deadline: float, exactly_once_every: int) -> int:
     """Replay about `readings` readings in `seconds`. Give up `deadline` seconds after the start."""
-    devices = [Device(each, port) for each in load_fleet(readings)]
+    fleet = load_fleet(readings)
+    exactly_once = exactly_once_devices(fleet, exactly_once_every)
+    devices = [
+        Device(each, ports, number % len(ports), qos=2 if each.device in exactly_once else 1)
+        for number, each in enumerate(fleet)
+    ]
     speed = max(device.data.readings[-1].after for device in devices) / seconds
     gives_up = time.monotonic() + deadline
     while not all(device.connects for device in devices):
@@ -132,8 +159,14 @@ def run_fleet(port: int, readings: int, seconds: float, deadline: float) -> int:
         device.close()
     complete = all(len(device.acked) == len(device.data.readings) for device in devices)
     acknowledged = {device.data.device: to_ranges(device.acked) for device in devices}
-    _say(**_progress(devices), acknowledged=acknowledged, complete=complete)
+    moments = [sorted(sum((each.moments[node] for each in devices), Counter()).items()) for node in range(len(ports))]
+    _say(**_progress(devices), acknowledged=acknowledged, moments=moments, complete=complete)
     return 0 if complete else 1
+
+
+def exactly_once_devices(fleet: Sequence[DeviceData], every: int) -> set[str]:
+    """Return the devices that publish with QoS 2: each `every`th one, none with 0."""
+    return {each.device for each in fleet[every - 1 :: every]} if every else set()
 
 
 def _progress(devices: Sequence[Device]) -> dict[str, int]:
@@ -149,12 +182,13 @@ def _say(**line: object) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m sluice.demo.fleet", description=__doc__)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--port", type=int, required=True, action="append", help="of MQTT; once for each node")
     parser.add_argument("--readings", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--deadline", type=float, required=True)
+    parser.add_argument("--exactly-once-every", type=int, default=0)
     options = parser.parse_args()
-    return run_fleet(options.port, options.readings, options.seconds, options.deadline)
+    return run_fleet(options.port, options.readings, options.seconds, options.deadline, options.exactly_once_every)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The node as a process of its own, which the demo starts, kills and starts again."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -8,7 +9,7 @@ from typing import Final
 from sluice.demo.ports import lasting_ports
 from sluice.demo.process import ChildProcess, DemoError
 
-_READY_SECONDS: Final = 30
+_READY_SECONDS: Final = 60  # on a busy machine
 _SEGMENT_SIZE: Final = 4 << 20  # bytes; small, so that a run of the demo fills several segments
 _FRONTS: Final = ("mqtt", "ws", "grpc", "http")
 
@@ -26,16 +27,18 @@ class NodePorts:
 class NodeProcess:
     """`sluice serve` with one data folder, and with the same ports after every start."""
 
-    def __init__(self, data_dir: Path, log: Path) -> None:
+    def __init__(self, data_dir: Path, log: Path, name: str = "the node", flags: Sequence[str] = ()) -> None:
         self.data_dir = data_dir
+        self.name = name
         self.ports = NodePorts(*lasting_ports(len(_FRONTS)))
-        self._child = ChildProcess("the node", log)
+        self._child = ChildProcess(name, log)
+        self._flags = flags
 
     async def start(self) -> float:
         """Start the node. Return the seconds until it was ready."""
         began = time.monotonic()
         flags = [f"--{front}-port={getattr(self.ports, front)}" for front in _FRONTS]
-        arguments = ["serve", "--data-dir", str(self.data_dir), "--log-level=warning", *flags]
+        arguments = ["serve", "--data-dir", str(self.data_dir), "--log-level=warning", *flags, *self._flags]
         await self._child.start("sluice", arguments, SLUICE_STORE_SEGMENT_SIZE=str(_SEGMENT_SIZE))
         self.ports = _parse_ready(await self._child.line(_READY_SECONDS))
         return time.monotonic() - began

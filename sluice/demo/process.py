@@ -13,7 +13,7 @@ import orjson
 
 _LINE_LIMIT: Final = 16 << 20  # bytes of one line; the last line of the fleet lists every acknowledged range
 _TAIL_LINES: Final = 15
-_STOP_SECONDS: Final = 10
+_STOP_SECONDS: Final = 30  # a node of a cluster may hand over first
 
 
 class DemoError(Exception):

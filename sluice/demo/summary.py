@@ -24,6 +24,12 @@ class ConsumerResult:
     tally: Tally
     missing: list[tuple[str, int]]  # (device, seq)
     ordered: bool  # whether it must receive the readings of a device in order
+    twice: int = 0  # readings of QoS 2 received again, by a consumer that must not
+
+    @property
+    def complete(self) -> bool:
+        """Whether it got what it must get, and as it must."""
+        return not (self.missing or self.twice or (self.ordered and self.tally.disorder))
 
 
 @dataclass(slots=True)
@@ -52,7 +58,7 @@ class Outcome:
         """Whether no acknowledged reading is missing, the order is right, and every participant did its part."""
         return (
             self.acknowledged == self.sent > 0
-            and not any(each.missing or (each.ordered and each.tally.disorder) for each in self.received)
+            and all(each.complete for each in self.received)
             and len(self.answers) > 0
             and self.outage > 0
             and self.analysis.get("windows", 0) > 0
@@ -69,28 +75,45 @@ class Outcome:
 
 def print_summary(outcome: Outcome, console: Console) -> None:
     """Print the table, the figures and the verdict."""
+    title = f"{outcome.acknowledged:,} real sensor readings through one log, with one kill -9"
+    print_result(console, title, outcome.received, _figures(outcome), outcome.complete)
+
+
+def print_result(
+    console: Console, title: str, received: Sequence[ConsumerResult], figures: Table, complete: bool
+) -> None:
+    """Print what each consumer received, the figures, and whether all is as it should be."""
     console.print()
-    console.print(_parties(outcome))
-    console.print(_figures(outcome))
-    for each in outcome.received:
+    console.print(_parties(title, received))
+    console.print(figures)
+    for each in received:
         if each.missing:
             named = ", ".join(f"{device} #{seq}" for device, seq in each.missing[:_NAMED_MISSING])
             console.print(f"[red]{each.name} lacks[/] {named}{', …' if len(each.missing) > _NAMED_MISSING else ''}")
-    if outcome.complete:
+        if each.twice:
+            console.print(f"[red]{each.name} received {each.twice:,} readings of QoS 2 again[/]")
+    if complete:
         verdict = "[bold green]No acknowledged message was lost, and every consumer received all of them.[/]"
     else:
-        verdict = "[bold red]Something is missing or out of order: see the table.[/]"
-    console.print(Panel(verdict, expand=False, border_style="green" if outcome.complete else "red"))
+        verdict = "[bold red]Something is missing or not as it should be: see above.[/]"
+    console.print(Panel(verdict, expand=False, border_style="green" if complete else "red"))
 
 
-def _parties(outcome: Outcome) -> Table:
-    title = f"{outcome.acknowledged:,} real sensor readings through one log, with one kill -9"
+def figures_table() -> Table:
+    """Return an empty table for the figures below the consumers."""
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    return table
+
+
+def _parties(title: str, received: Sequence[ConsumerResult]) -> Table:
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("consumer", style="bold")
     table.add_column("how")
     for heading in ("received", "distinct", "repeats", "order", "missing"):
         table.add_column(heading, justify="right")
-    for each in outcome.received:
+    for each in received:
         tally, lost = each.tally, len(each.missing)
         order = "–" if not each.ordered else f"[red]{tally.disorder:,} wrong[/]" if tally.disorder else "kept"
         table.add_row(
@@ -106,9 +129,7 @@ def _parties(outcome: Outcome) -> Table:
 
 
 def _figures(outcome: Outcome) -> Table:
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
+    table = figures_table()
     table.add_row(
         "devices",
         f"{outcome.sent:,} sent, {outcome.acknowledged:,} acknowledged (on disk), {outcome.resent:,} sent again",

@@ -1,23 +1,24 @@
 """Counting readings by device and sequence number."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 
 class Tally:
     """The readings that one consumer has received. The sequence numbers of a device begin at 0."""
 
-    __slots__ = ("_highest", "_seen", "disorder", "duplicates")
+    __slots__ = ("_highest", "_seen", "disorder", "repeats")
 
     def __init__(self) -> None:
         self._seen: dict[str, set[int]] = {}
         self._highest: dict[str, int] = {}
-        self.duplicates = 0  # readings received again
+        self.repeats: Counter[str] = Counter()  # readings received again, by device
         self.disorder = 0  # readings first received after a later one of the same device
 
     def add(self, device: str, seq: int) -> None:
         seen = self._seen.setdefault(device, set())
         if seq in seen:
-            self.duplicates += 1
+            self.repeats[device] += 1
             return
         seen.add(seq)
         if seq < self._highest.get(device, -1):
@@ -28,6 +29,11 @@ class Tally:
     @property
     def distinct(self) -> int:
         return sum(map(len, self._seen.values()))
+
+    @property
+    def duplicates(self) -> int:
+        """Readings received again."""
+        return self.repeats.total()
 
     def missing(self, expected: Mapping[str, Iterable[int]]) -> list[tuple[str, int]]:
         """Return the `expected` sequence numbers that were not received, as ordered (device, number) pairs."""

@@ -94,8 +94,8 @@ def _open(
         segments.load()
         forget_reclaimed(segments)
         saved = saved_checkpoint(folder.views)
-        if founded is None and saved is None:
-            raise StoreError("it has no checkpoint")
+        if founded is None and (saved is None or not saved.slots):
+            raise StoreError("it has no checkpoint yet")
         clear(segments, 0 if saved is None else saved.position)
         database, recovered = recover_views(folder, config, segments)
         undo.callback(database.close)

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from sluice.demo.node import NodePorts, NodeProcess, _parse_ready
 from sluice.demo.process import ChildProcess, DemoError
-from sluice.demo.scenario import DemoOptions, Scenario
+from sluice.demo.replay import DemoOptions
+from sluice.demo.scenario import Scenario
 from sluice.demo.service import CloudService
 from sluice.demo.summary import ConsumerResult, Outcome, print_summary
 from sluice.demo.tally import Tally, from_ranges, percentile, to_ranges
@@ -172,7 +173,7 @@ async def test_a_spark_job_that_does_not_finish_is_one_line_of_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario, _ = scenario_of(Told(), tmp_path, monkeypatch)
-    monkeypatch.setattr("sluice.demo.scenario._CATCH_UP_SECONDS", 0.01)
+    monkeypatch.setattr("sluice.demo.replay.CATCH_UP_SECONDS", 0.01)
     monkeypatch.setattr(scenario, "_spark", Told())
     monkeypatch.setattr(scenario, "_service", CloudService("127.0.0.1:1"))
     monkeypatch.setattr(scenario._offline, "connect", lambda _port: None)

@@ -228,6 +228,19 @@ async def test_a_damaged_copy_is_read_again(
     assert "is read from the shared log again" in caplog.text
 
 
+async def test_a_copy_that_was_killed_before_its_first_checkpoint_says_so(
+    nodes: Nodes, writer: Writer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    await nodes.start_leader("a")
+    node = await nodes.start("b")
+    await writer.append(5)
+    await nodes.settle()
+    nodes.kill(node, tmp_path / "b again")
+    await nodes.start("b", tmp_path / "b again")
+    await nodes.check_equal()
+    assert "is read from the shared log again: it has no checkpoint yet" in caplog.text
+
+
 async def test_a_follower_of_an_idle_leader_knows_after_a_kill_which_slots_it_had(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
