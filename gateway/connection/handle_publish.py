@@ -273,7 +273,7 @@ class PublishBatch:
         if self.acknowledged:
             connection.decoder.acknowledged(self.acknowledged)
         acks = self.acks
-        if self.addressed is not None and appended.positions:
+        if self.addressed is not None:
             for index, at, qos, packet_id in self.addressed:
                 if connection.unreached.is_unreached(appended.positions[index]):
                     answer = puback if qos == 1 else pubrec

@@ -6,15 +6,11 @@ from store.errors import StoreError
 
 
 class Appended:
-    """The result of an append. If `error` is set, it is not committed, and nothing may be acknowledged.
-
-    Without positions it is committed at positions that are not known: the store was restarted before it could answer.
-    The store time may be unknown then too (0).
-    """
+    """The result of an append. If `error` is set, it is not committed, and nothing may be acknowledged."""
 
     __slots__ = ("error", "positions", "store_time")
 
     def __init__(self, positions: Sequence[int] = (), store_time: int = 0, error: StoreError | None = None) -> None:
-        self.positions = positions  # of the frames, in their order; none: unknown
+        self.positions = positions  # of the frames, in their order
         self.store_time = store_time  # ms
         self.error = error

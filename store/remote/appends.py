@@ -130,10 +130,7 @@ class Appends:
         at = 0
         for unit in parcel.units:
             count = len(unit.frames)
-            if at >= 0:
-                self._answer(unit, Appended(positions[at : at + count], store_time))
-            else:
-                self._answer(unit, Appended((), store_time))
+            self._answer(unit, Appended(positions[at : at + count], store_time))
             at += count
 
     def refused(self, sequence: int, error: StoreError) -> None:
