@@ -141,13 +141,13 @@ class BulkReads(Protocol):
     store in another process. In return, what they read may be ahead of the commits that listeners have heard of."""
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
-        """See `QueueStore.fetch`."""
+        """Read up to `max_records` records and `max_bytes` bytes of a queue from `offset` on, as `QueueStore.fetch`."""
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
-        """See `LogStore.read`."""
+        """Read up to `max_bytes` bytes of the log from `position` on, as `LogStore.read`."""
 
     async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
-        """See `QueueStore.by_key`."""
+        """Find up to `limit` messages of a parent topic by their key, as `QueueStore.by_key`."""
 
 
 class Store(MessageStore, SessionStore, GroupStore, HeldStore, GatewayStore, AccountStore, Protocol):
@@ -155,4 +155,4 @@ class Store(MessageStore, SessionStore, GroupStore, HeldStore, GatewayStore, Acc
 
     @property
     def bulk(self) -> BulkReads:
-        """The same store, for those who read much."""
+        """Reads of this store for services that read many megabytes."""

@@ -85,8 +85,8 @@ class GroupService:
         self.redelivery = Redelivery(config.max_deliveries, [int(delay * 1000) for delay in config.retry_delays_s])
 
     async def pop(self, request: PopRequest, gateway: bytes = b"") -> PopResult:
-        """See `store.api.GroupStore.pop`. gateway: that asks; b"": the process of the store itself. Gateways that share
-        a group take turns."""
+        """Lease messages (`store.api.GroupStore.pop`). `gateway` is the name of the gateway that asks, empty in the
+        store's own process. Gateways that share a group take turns."""
         _check_ms(request.invisible_ms)
         group, owner = request.group, request.owner
         asking = owner or gateway
