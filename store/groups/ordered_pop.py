@@ -115,7 +115,7 @@ class OrderedPopDecision(PopDecision):
         self._opened: dict[bytes, _OrderedQueue] = {}
         self._growths: list[PartitionGrowth] = []  # from before which the group may have unfinished messages
         self._unexamined: list[PartitionGrowth] = []  # those of which it has not examined all from before
-        self._limits: dict[bytes, int] = {}  # of queues where these kept it from examining more
+        self._limits: dict[bytes, int] = {}  # of queues where these kept it from leasing more
 
     def decide(self) -> None:
         begin_all(self._views, self._group, self._queues, self._start, self._now)
@@ -276,7 +276,9 @@ class OrderedPopDecision(PopDecision):
         elif wait != _NOTHING:
             order.expect(tag, key, wait)
         elif at < len(key.offsets):
-            if self._growths and self._has_older(opened, key.offsets[at], tag):
+            if self._is_behind_limit(opened, key.offsets[at]):
+                waiting.append(tag)
+            elif self._growths and self._has_older(opened, key.offsets[at], tag):
                 order.expect(tag, key, self._now + _GROWTH_MS)
             else:
                 heappush(free, (key.offsets[at], at, tag))
@@ -300,7 +302,10 @@ class OrderedPopDecision(PopDecision):
             heappop(free)
             return True
         at, wait = self._next_free(opened, key, at + 1)
-        if self._growths and at < len(key.offsets) and self._has_older(opened, key.offsets[at], tag):
+        if at < len(key.offsets) and (
+            self._is_behind_limit(opened, key.offsets[at])
+            or (self._growths and self._has_older(opened, key.offsets[at], tag))
+        ):
             heappop(free)
         elif wait == _NOTHING and at < len(key.offsets):
             heapreplace(free, (key.offsets[at], at, tag))
@@ -468,12 +473,19 @@ class OrderedPopDecision(PopDecision):
     def _end(self, queue: bytes) -> int:
         """The offset of a queue up to which new messages may be examined."""
         end = self._views.end(queue)
-        if self._unexamined:
-            limit = limit_of(queue, self._unexamined)
-            if limit < end:
-                self._limits[queue] = limit
-                return limit
-        return end
+        return self._limit(queue, end) if self._unexamined else end
+
+    def _is_behind_limit(self, opened: _OrderedQueue, offset: int) -> bool:
+        """Whether a message came after a growth before which there may be messages that are not examined."""
+        return bool(self._unexamined) and self._limit(opened.queue.queue, offset + 1) <= offset
+
+    def _limit(self, queue: bytes, end: int) -> int:
+        """The offset of a queue, `end` at most, up to which messages may be examined and leased now."""
+        limit = limit_of(queue, self._unexamined)
+        if limit >= end:
+            return end
+        self._limits[queue] = limit
+        return limit
 
     def _ahead(self, order: KeyOrder) -> int:
         """New messages that were examined and that `_room` does not count."""

@@ -283,6 +283,11 @@ class GrowingRun:
     selection=SOME,
     early=False,
 )
+@example(  # a message that was passed over comes again before older ones of another partition are examined
+    steps=[("publish", "uuuuuu"), ("grow", 3), ("publish", "yy"), ("grow", 4), ("publish", "yw")],
+    selection=EVERYTHING,
+    early=False,
+)
 @given(steps=STEPS, selection=st.sampled_from([EVERYTHING, SOME]), early=st.booleans())
 async def test_each_key_is_in_order_however_the_parent_topic_grows(
     tmp_path_factory: pytest.TempPathFactory,
