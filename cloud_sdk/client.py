@@ -40,8 +40,11 @@ _NEVER_MS: Final = (1 << 63) - 1  # later than any message
 
 
 class Client(PartitionReader, Closable):
-    """A client of one node, for one event loop: `async with Client("127.0.0.1:7070") as client`. Raises
+    """A client of a node, for one event loop: `async with Client("127.0.0.1:7070") as client`. Raises
     `InvalidArgument` if `endpoint` is not host:port (or gRPC's `unix:path`).
+
+    For a cluster, `endpoint` names some of its nodes or all of them: in a sequence, or separated by commas. The client
+    uses one of them, and goes on at the next one if that does not answer.
 
     Calls survive a restart of the node. They are repeated, with growing pauses, until `retry_seconds` have passed since
     the first failure; then they raise `Unavailable` or `Busy`. The first call opens the connection.
@@ -53,7 +56,7 @@ class Client(PartitionReader, Closable):
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Sequence[str],
         *,
         name: str | None = None,
         retry_seconds: float = 30.0,
@@ -135,7 +138,7 @@ class Client(PartitionReader, Closable):
         positions of those that are not delayed, or not any more."""
         with as_invalid_argument():
             request = pb.RecallRequest(handles=list(positions))
-        return list((await self._connection.call(self._connection.stub.Recall, request)).missing)
+        return list((await self._connection.call(lambda stub: stub.Recall, request)).missing)
 
     async def timers(self, *, limit: int = 1000) -> list[Timer]:
         """Return the delayed messages that are not delivered yet, the next one first, up to `limit`."""
@@ -144,7 +147,7 @@ class Client(PartitionReader, Closable):
         after: bytes | None = None
         while len(timers) < limit:
             request = pb.TimersRequest(after=after, limit=limit - len(timers))
-            reply = await self._connection.call(self._connection.stub.Timers, request)
+            reply = await self._connection.call(lambda stub: stub.Timers, request)
             timers += (Timer(each.handle, each.topic, each.publisher, each.due_ms) for each in reply.timers)
             if not reply.HasField("after"):
                 break
@@ -272,7 +275,7 @@ class Client(PartitionReader, Closable):
         more = True
         while more:
             request = pb.GroupsRequest(after=groups[-1].name if groups else None)
-            reply = await self._connection.call(self._connection.stub.Groups, request)
+            reply = await self._connection.call(lambda stub: stub.Groups, request)
             groups += (Group(each.name, [_group_queue(queue) for queue in each.queues]) for each in reply.groups)
             more = reply.more
         return groups
@@ -301,13 +304,13 @@ class Client(PartitionReader, Closable):
                 offsets=[pb.PartitionOffset(partition=each, offset=at) for each, at in (offsets or {}).items()],
                 time_ms=time_ms,
             )
-        await self._connection.call(self._connection.stub.ResetGroup, request)
+        await self._connection.call(lambda stub: stub.ResetGroup, request)
 
     async def remove_group(self, group: str) -> None:
         """Remove a group. If it is used again, it begins as a new one. Its dead letters stay."""
         with as_invalid_argument():
             request = pb.RemoveGroupRequest(group=group)
-        await self._connection.call(self._connection.stub.RemoveGroup, request)
+        await self._connection.call(lambda stub: stub.RemoveGroup, request)
 
     async def parents(self) -> list[str]:
         """Return every parent topic that was ever published to, sorted."""
@@ -315,7 +318,7 @@ class Client(PartitionReader, Closable):
         more = True
         while more:
             request = pb.ChildrenRequest(after=names[-1] if names else None)
-            reply = await self._connection.call(self._connection.stub.Children, request)
+            reply = await self._connection.call(lambda stub: stub.Children, request)
             names += (child.name for child in reply.children)
             more = reply.more
         return names
@@ -330,7 +333,7 @@ class Client(PartitionReader, Closable):
         while more and len(children) < limit:
             with as_invalid_argument():
                 request = pb.ChildrenRequest(above=above, after=after, limit=limit - len(children))
-            reply = await self._connection.call(self._connection.stub.Children, request)
+            reply = await self._connection.call(lambda stub: stub.Children, request)
             children += (Child(each.name, each.is_topic, each.has_children) for each in reply.children)
             more = reply.more
             after = children[-1].name if children else None
@@ -345,7 +348,7 @@ class Client(PartitionReader, Closable):
         while more and len(topics) < limit:
             with as_invalid_argument():
                 request = pb.TopicsRequest(prefix=prefix, after=after, limit=limit - len(topics))
-            reply = await self._connection.call(self._connection.stub.Topics, request)
+            reply = await self._connection.call(lambda stub: stub.Topics, request)
             topics += reply.topics
             more = reply.more
             after = topics[-1] if topics else None
@@ -360,7 +363,7 @@ class Client(PartitionReader, Closable):
             with as_invalid_argument():
                 wanted = limit - len(messages)
                 request = pb.FindRequest(parent=parent, key=key, after=after, max_records=wanted)
-            reply = await self._connection.call(self._connection.stub.Find, request)
+            reply = await self._connection.call(lambda stub: stub.Find, request)
             messages += (Message(fields, -1, -1) for fields in record.decode_all(reply.frames))
             if not reply.HasField("after") or len(messages) >= limit:
                 return messages
@@ -370,7 +373,7 @@ class Client(PartitionReader, Closable):
         """Return the message with this id: the position in its receipt, or its own. Raises `NoSuchMessage`."""
         with as_invalid_argument():
             request = pb.FindRequest(position=position)
-        reply = await self._connection.call(self._connection.stub.Find, request)
+        reply = await self._connection.call(lambda stub: stub.Find, request)
         return Message(record.decode_all(reply.frames)[0], -1, -1)
 
     async def find_between(
@@ -400,7 +403,7 @@ class Client(PartitionReader, Closable):
         while True:
             with as_invalid_argument():
                 request = pb.TraceRequest(position=position, after=after)
-            reply = await self._connection.call(self._connection.stub.Trace, request)
+            reply = await self._connection.call(lambda stub: stub.Trace, request)
             events += map(event_of, reply.events)
             if not reply.HasField("after"):
                 return events

@@ -154,7 +154,8 @@ class TransactionChecks(HandlerCaller):
         retry = Retry()
         while True:
             request = pb.TransactionChecksRequest(publisher=self._name)
-            call = self._connection.stub.TransactionChecks(request, metadata=self._connection.metadata)
+            stub = self._connection.stub
+            call = stub.TransactionChecks(request, metadata=self._connection.metadata)
             try:
                 async for check in call:
                     retry.succeeded()
@@ -167,6 +168,7 @@ class TransactionChecks(HandlerCaller):
                 if not is_transient(error):
                     logger.error("the transaction checks of %s have ended: %s", self._name, error)
                     return
+                self._connection.failed(stub, error)
             finally:
                 call.cancel()
             await retry.pause()
@@ -191,4 +193,4 @@ async def end_half_messages(connection: NodeConnection, handles: Sequence[int], 
     if not handles:
         return []
     request = pb.EndTransactionRequest(handles=handles, commit=commit)
-    return list((await connection.call(connection.stub.EndTransaction, request)).missing)
+    return list((await connection.call(lambda stub: stub.EndTransaction, request)).missing)

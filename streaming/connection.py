@@ -23,9 +23,9 @@ CONNECTION_OPTIONS: Final = (
 
 @dataclass(slots=True, frozen=True)
 class ConnectionOptions:
-    """The address of a node, the credentials and the TLS settings. Files are read on the machine of the task."""
+    """Addresses of nodes, the credentials and the TLS settings. Files are read on the machine of the task."""
 
-    endpoint: str  # host:port of the gRPC listener of a node
+    endpoint: str  # host:port of the gRPC listener of a node, or of several, separated by commas
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     tls: Tls | None = None
@@ -48,7 +48,7 @@ class ConnectionOptions:
             raise OptionError("caFile, certificateFile and serverName need tls, which is false")
         options = cls(required(given, "endpoint"), user, password, tls)
         try:
-            NodeConnection(options.endpoint, 0.0, options.credentials())  # only checks the endpoint
+            NodeConnection(options.endpoint, 0.0, options.credentials())  # only checks the endpoints
         except InvalidArgument as error:
             raise OptionError(str(error)) from error
         return options

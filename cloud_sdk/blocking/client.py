@@ -38,7 +38,7 @@ class Client(Blocking[aio.Client]):
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Sequence[str],
         *,
         name: str | None = None,
         retry_seconds: float = 30.0,

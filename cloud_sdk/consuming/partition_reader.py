@@ -49,7 +49,7 @@ class PartitionReader:
                 until=options.get("until", 0),
                 known_partitions=options.get("known_partitions", 0),
             )
-        reply = await self._connection.call(self._connection.stub.Pull, request, wait_seconds)
+        reply = await self._connection.call(lambda stub: stub.Pull, request, wait_seconds)
         return Batch(
             partition,
             reply.offset,
@@ -68,14 +68,14 @@ class PartitionReader:
         With a `topic_filter` below the parent, the right to subscribe to that suffices."""
         with as_invalid_argument():
             request = pb.PartitionsRequest(parent=parent, topic_filter=topic_filter)
-        reply = await self._connection.call(self._connection.stub.Partitions, request)
+        reply = await self._connection.call(lambda stub: stub.Partitions, request)
         return [PartitionBounds(each.partition, each.begin, each.end) for each in reply.partitions]
 
     async def offset_at(self, parent: str, partition: int, time_ms: int) -> int:
         """Return the offset of the first message stored at or after `time_ms` (ms since 1970-01-01 UTC), or the end."""
         with as_invalid_argument():
             request = pb.OffsetAtRequest(parent=parent, partition=partition, time_ms=time_ms)
-        return (await self._connection.call(self._connection.stub.OffsetAt, request)).offset
+        return (await self._connection.call(lambda stub: stub.OffsetAt, request)).offset
 
     async def commit_offsets(self, group: str, parent: str, offsets: Mapping[int, int]) -> None:
         """Store the next offset of a group of readers, by partition. A new group of members (`Client.consumer`) begins
@@ -86,11 +86,11 @@ class PartitionReader:
                 parent=parent,
                 offsets=[pb.PartitionOffset(partition=each, offset=at) for each, at in offsets.items()],
             )
-        await self._connection.call(self._connection.stub.CommitOffsets, request)
+        await self._connection.call(lambda stub: stub.CommitOffsets, request)
 
     async def committed_offsets(self, group: str, parent: str) -> dict[int, int]:
         """Return the offsets that a group has committed, by partition."""
         with as_invalid_argument():
             request = pb.CommittedOffsetsRequest(group=group, parent=parent)
-        reply = await self._connection.call(self._connection.stub.CommittedOffsets, request)
+        reply = await self._connection.call(lambda stub: stub.CommittedOffsets, request)
         return {each.partition: each.offset for each in reply.offsets}

@@ -30,6 +30,7 @@ from cloud_sdk.groups.leases import (
 )
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.proto import sluice_pb2 as pb
+from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from cloud_sdk.transport.connection import ANSWER_S, NodeConnection, Retry, is_transient
 from cloud_sdk.transport.status import stream_error
 
@@ -72,6 +73,7 @@ class MemberStream:
         self._connection = connection
         self._member = request
         self._call: _Call | None = None
+        self._stub: SluiceStub  # of the call
         self._is_introduced = False  # the first request of the stream is written, which names the member
         self._reader: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
@@ -269,7 +271,8 @@ class MemberStream:
 
     def _open(self) -> _Call:
         """Open a stream. Raises `ClientClosed`, and `InvalidArgument` for files of TLS."""
-        call: _Call = self._connection.stub.Consume(None, metadata=self._connection.metadata)
+        stub = self._stub = self._connection.stub
+        call: _Call = stub.Consume(None, metadata=self._connection.metadata)
         self._is_introduced = False
         self._reader = asyncio.create_task(self._read(call))
         return call
@@ -314,6 +317,7 @@ class MemberStream:
         if call is not self._call:
             return
         self._call = None
+        self._connection.failed(self._stub, reason)
         call.cancel()
         requests, self._requests = self._requests, {}
         batch, self._batch = self._batch, None

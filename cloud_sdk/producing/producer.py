@@ -194,7 +194,8 @@ class Producer:
     async def _stream(self, retry: Retry) -> None:
         """Send on one stream until the client is closed and every request is answered. Raises `SluiceError` if the
         stream breaks."""
-        call = self._connection.stub.Produce(None, metadata=self._connection.metadata)
+        stub = self._connection.stub
+        call = stub.Produce(None, metadata=self._connection.metadata)
         reader = asyncio.create_task(self._read(call, retry))
         reader.add_done_callback(lambda _: self._wake_up.set())
         try:
@@ -215,7 +216,9 @@ class Producer:
                 reader.result()
                 raise Unavailable("the node ended the stream")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:  # the second: a write after the stream's end
-            raise await stream_error(call) from error
+            reason = await stream_error(call)
+            self._connection.failed(stub, reason)
+            raise reason from error
         finally:
             call.cancel()
             reader.cancel()

@@ -1,9 +1,11 @@
-"""The connection to a node: one lazily opened channel, and calls that survive a restart of the node."""
+"""The connection to a node, or to one of several: channels that are opened when they are used, and calls that survive
+a restart of the node or go on at another one."""
 
 import asyncio
 import math
 import random
 import re
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import grpc
@@ -24,6 +26,7 @@ ANSWER_S: Final = 10.0  # for the node to answer, beyond the time that it is ask
 _CLOSED: Final = "the client is closed"
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_UNUSED_MS: Final = 60_000  # after which a channel to one of several nodes disconnects, or stops to try
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),  # a node sends a record of any size
@@ -69,40 +72,74 @@ def is_transient(error: SluiceError) -> bool:
     return isinstance(error, Busy | Unavailable)
 
 
-class NodeConnection:
-    """One channel to `endpoint`. The first call opens it, so a process may fork before that."""
+def endpoints_of(given: str | Sequence[str]) -> list[str]:
+    """The endpoints in a text that separates them by commas, or in a sequence of such texts. Raises
+    `InvalidArgument`."""
+    texts = [given] if isinstance(given, str) else given
+    endpoints = list(dict.fromkeys(each.strip() for text in texts for each in text.split(",")))
+    for each in endpoints:
+        # gRPC would use port 443 if there is none, and reject a URL only when it connects.
+        if not _ENDPOINT.fullmatch(each):
+            raise InvalidArgument(f"an endpoint is host:port, not {each!r}")
+    if not endpoints:
+        raise InvalidArgument("there is no endpoint")
+    return endpoints
 
-    __slots__ = ("_channel", "_closed", "_stub", "_tls", "endpoint", "metadata", "resources", "retry_seconds")
+
+class NodeConnection:
+    """One channel to a node; with several endpoints, to a node of them that answers. The first call opens it, so a
+    process may fork before that.
+
+    A client of several nodes begins at any of them, so that clients spread, and stays there. A call that the node did
+    not answer (`Unavailable`) makes all later calls go to the next node. What is open at the old node stays there until
+    it fails itself.
+    """
+
+    __slots__ = (
+        "_at",
+        "_channels",
+        "_closed",
+        "_endpoints",
+        "_stubs",
+        "_tls",
+        "metadata",
+        "resources",
+        "retry_seconds",
+    )
 
     def __init__(
-        self, endpoint: str, retry_seconds: float, credentials: Credentials | None = None, tls: Tls | None = None
+        self,
+        endpoints: str | Sequence[str],
+        retry_seconds: float,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        # gRPC would use port 443 if there is none, and reject a URL only when it connects.
-        if not _ENDPOINT.fullmatch(endpoint):
-            raise InvalidArgument(f"an endpoint is host:port, not {endpoint!r}")
-        self.endpoint = endpoint
+        self._endpoints = endpoints_of(endpoints)
         self.retry_seconds = retry_seconds
         self.resources = OpenResources()
         # Of every call:
         self.metadata = None if credentials is None else grpc.aio.Metadata((AUTHORIZATION, credentials.header()))
         self._tls = tls
-        self._channel: grpc.aio.Channel | None = None
-        self._stub: SluiceStub | None = None
+        self._at = random.randrange(len(self._endpoints))
+        self._channels: list[grpc.aio.Channel] = []
+        self._stubs: dict[int, SluiceStub] = {}  # of the opened channels, by the number of the endpoint
         self._closed = False
 
     @property
     def stub(self) -> SluiceStub:
-        """The RPC methods, for one event loop. Raises `ClientClosed`."""
+        """The RPC methods of the node in use, for one event loop. Raises `ClientClosed`."""
         self.require_open()
-        if self._stub is None:
-            if self._tls is None:
-                self._channel = grpc.aio.insecure_channel(self.endpoint, options=_OPTIONS)
-            else:
-                options = (*_OPTIONS, *self._tls.options())
-                credentials = self._tls.channel_credentials()
-                self._channel = grpc.aio.secure_channel(self.endpoint, credentials, options=options)
-            self._stub = SluiceStub(self._channel)
-        return self._stub
+        stub = self._stubs.get(self._at)
+        if stub is None:
+            channel = self._channel(self._endpoints[self._at])
+            self._channels.append(channel)
+            stub = self._stubs[self._at] = SluiceStub(channel)
+        return stub
+
+    def failed(self, stub: SluiceStub, error: SluiceError) -> None:
+        """A call or a stream of `stub` failed. If it had no answer, later ones go to the next node."""
+        if isinstance(error, Unavailable) and stub is self._stubs.get(self._at):
+            self._at = (self._at + 1) % len(self._endpoints)
 
     @property
     def is_closed(self) -> bool:
@@ -115,13 +152,14 @@ class NodeConnection:
 
     async def close(self) -> None:
         self._closed = True
-        if self._channel is not None:
-            channel, self._channel, self._stub = self._channel, None, None
+        channels, self._channels = self._channels, []
+        self._stubs = {}
+        for channel in channels:
             await channel.close(None)
 
     async def call(
         self,
-        method: "grpc.aio.UnaryUnaryMultiCallable[Request, Reply]",
+        method: "Callable[[SluiceStub], grpc.aio.UnaryUnaryMultiCallable[Request, Reply]]",
         request: Request,
         wait_seconds: float = 0.0,
     ) -> Reply:
@@ -129,14 +167,24 @@ class NodeConnection:
         calls may be repeated: a lease whose reply is lost expires, and to acknowledge twice changes nothing."""
         retry = Retry(self.retry_seconds)
         while True:
-            self.require_open()
+            stub = self.stub
             try:
-                return await method(request, timeout=wait_seconds + ANSWER_S, metadata=self.metadata)
+                return await method(stub)(request, timeout=wait_seconds + ANSWER_S, metadata=self.metadata)
             except asyncio.CancelledError:
                 if self._closed and not is_cancelled():  # gRPC cancels the calls of a channel that is closed
                     raise ClientClosed(_CLOSED) from None
                 raise
             except grpc.aio.AioRpcError as rpc_error:
                 error = from_rpc(rpc_error)
+                self.failed(stub, error)
                 if not is_transient(error) or not await retry.pause():
                     raise error from rpc_error
+
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        options: tuple[tuple[str, int | str], ...] = _OPTIONS
+        if len(self._endpoints) > 1:
+            options = (*options, ("grpc.client_idle_timeout_ms", _UNUSED_MS))
+        if self._tls is None:
+            return grpc.aio.insecure_channel(endpoint, options=options)
+        credentials = self._tls.channel_credentials()
+        return grpc.aio.secure_channel(endpoint, credentials, options=(*options, *self._tls.options()))

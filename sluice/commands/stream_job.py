@@ -102,7 +102,7 @@ def _wait_for_node(arguments: Arguments, topics: Topics, stopping: threading.Eve
         except Unavailable as error:
             if arguments.once or isinstance(error, Untrusted):
                 raise
-            _say(f"waiting for the node {arguments.host}:{arguments.port}: {error}")
+            _say(f"waiting for the node {grpc_client.endpoint(arguments)}: {error}")
             stopping.wait(_AGAIN_S)
         else:
             return

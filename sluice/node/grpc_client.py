@@ -1,6 +1,7 @@
 """The client of a node's gRPC port: its flags and its connection."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,12 +13,17 @@ if TYPE_CHECKING:
     from cloud_sdk.blocking import Client
 
 RETRY_SECONDS: Final = 5.0  # how long to retry while the node is unreachable
+_HOST_HELP: Final = (
+    "the address of the node, or of several nodes of a cluster, separated by commas; each may have a port of its own "
+    "(default: 127.0.0.1)"
+)
+_HAS_PORT: Final = re.compile(r"(\[.*\]|[^:]*):\d+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name the node."""
     group = parser.add_argument_group("node")
-    group.add_argument("--host", default="127.0.0.1", help="the address of the node (default: 127.0.0.1)")
+    group.add_argument("--host", default="127.0.0.1", help=_HOST_HELP)
     group.add_argument("--port", type=port_number, default=7070, help="the gRPC port of the node (default: 7070)")
     password.add_arguments(group, "the user name, if the node requires one (grpc.auth)")
     group.add_argument("--tls", action="store_true", help="use TLS; the options below imply it")
@@ -41,12 +47,12 @@ def connect(arguments: Arguments) -> "Client":
     secret = _secret(arguments)
     credentials = None if arguments.username is None else Credentials(arguments.username, secret)
     tls = _tls(arguments)
-    return Client(_endpoint(arguments), retry_seconds=RETRY_SECONDS, credentials=credentials, tls=tls)
+    return Client(endpoint(arguments), retry_seconds=RETRY_SECONDS, credentials=credentials, tls=tls)
 
 
 def source_options(arguments: Arguments) -> dict[str, str]:
     """Return the options of Spark's `format("sluice")` for the node. Raises `UsageError`."""
-    options = {"endpoint": _endpoint(arguments)}
+    options = {"endpoint": endpoint(arguments)}
     if arguments.username is not None:
         options |= {"user": arguments.username, "password": _secret(arguments)}
     tls = _tls(arguments)
@@ -59,8 +65,10 @@ def source_options(arguments: Arguments) -> dict[str, str]:
     return options
 
 
-def _endpoint(arguments: Arguments) -> str:
-    return f"{arguments.host}:{arguments.port}"
+def endpoint(arguments: Arguments) -> str:
+    """The endpoints that the flags name, separated by commas."""
+    hosts = [host.strip() for host in arguments.host.split(",")]
+    return ",".join(host if _HAS_PORT.fullmatch(host) else f"{host}:{arguments.port}" for host in hosts)
 
 
 def _tls(arguments: Arguments) -> "Tls | None":

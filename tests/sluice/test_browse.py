@@ -58,6 +58,12 @@ async def test_topics_are_browsed_a_level_at_a_time(call: Call) -> None:
     assert "there are more" in errors
 
 
+async def test_a_node_of_several_answers(call: Call) -> None:
+    hosts = "127.0.0.1:1, 127.0.0.1"  # nobody serves at port 1, and the other one gets `--port`
+    for _ in range(8):  # it begins at any of them
+        assert await call("topics", "home", "--host", hosts) == (0, ["bath", "bath/", r"bell\x07", "hall/"], "")
+
+
 async def test_topics_as_a_list_and_as_json(call: Call) -> None:
     code, lines, errors = await call("topics", "--list")
     assert (code, errors) == (0, "")

@@ -53,6 +53,11 @@ def test_invalid_options_say_why(change: dict[str, str], message: str) -> None:
         SourceOptions.parse({**NEEDED, **change})
 
 
+def test_several_endpoints_are_separated_by_commas() -> None:
+    options = SourceOptions.parse({**NEEDED, "endpoint": "n1:7070, n2:7070"})
+    assert options.connection.client()._opened()[1]._connection._endpoints == ["n1:7070", "n2:7070"]
+
+
 def test_a_missing_endpoint_is_an_error() -> None:
     with pytest.raises(OptionError, match="'endpoint' is missing"):
         SourceOptions.parse({"parent": "sensors"})

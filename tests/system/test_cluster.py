@@ -259,6 +259,36 @@ async def test_cloud_services_at_followers_outlive_the_leader(cluster: Cluster, 
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def test_a_client_of_all_nodes_goes_on_when_its_node_is_killed(cluster: Cluster) -> None:
+    await leader(cluster)
+    sent = 0
+    async with Client([node.endpoint for node in cluster.nodes], retry_seconds=60) as client:
+
+        async def send(count: int) -> None:
+            nonlocal sent
+            for _ in range(count):
+                await client.send("work/1", b"%d" % sent)
+                sent += 1
+
+        await send(100)
+        for _ in range(2):
+            sending = asyncio.create_task(send(300))
+            goal = sent + 100
+            await until(lambda goal=goal: sent >= goal or sending.done())
+            connection = client._connection
+            place = connection._endpoints[connection._at]
+            next(node for node in cluster.nodes if node.endpoint == place).kill_all()
+            await sending
+        stored: list[bytes] = []
+        for partition in await client.partitions("work"):
+            offset = partition.begin
+            while offset < partition.end:
+                batch = await client.pull("work", partition.partition, offset)
+                stored += (message.payload for message in batch)
+                offset = batch.next_offset
+        assert stored == [b"%d" % number for number in range(700)]
+
+
 @pytest.mark.parametrize("whole", [False, True])
 async def test_a_leader_that_stood_still_leads_no_more(cluster: Cluster, whole: bool) -> None:
     first = await leader(cluster)
