@@ -73,6 +73,7 @@ class Producer:
         self._in_flight: dict[int, _Request] = {}  # by sequence, in order
         self._sequence = 0
         self._is_idempotent = name is not None
+        self._has_begun = False  # a stream, perhaps at another node: the next one continues the producer
         self._forgets = False  # the node is to forget the producer when the stream ends
         self._failed: SluiceError | None = None  # why nothing more of the unit of work is stored
         self.stored_to = 0  # the last sequence that the node had stored before this stream; 0: not known
@@ -238,7 +239,7 @@ class Producer:
         # Tasks that send in this turn of the loop, or within the linger time, join the request.
         await asyncio.sleep(0 if is_full else self._linger_s)
         request = self._next_request()
-        self._introduce(request.message, is_first, again=is_first and self._is_idempotent)
+        self._introduce(request.message, is_first, again=is_first and (self._is_idempotent or self._has_begun))
         self._in_flight[request.message.sequence] = request
         await call.write(request.message)
         return False
@@ -246,6 +247,7 @@ class Producer:
     def _introduce(self, message: pb.ProduceRequest, is_first: bool, *, again: bool) -> None:
         """Name the producer in the first request of a stream."""
         message.producer = self._name if is_first else b""
+        self._has_begun = True
         message.again = again
         message.returns = is_first and self._is_idempotent
         message.ends = is_first and self._forgets

@@ -83,6 +83,18 @@ async def test_sends_keep_their_order_and_are_stored_once_over_a_change_of_nodes
         assert [message.payload for message in await read_all(client, "home")] == [b"%d" % each for each in range(2000)]
 
 
+async def test_a_producer_that_waits_for_no_answer_moves_from_node_to_node(gateways: list[Gateway]) -> None:
+    async with Client(endpoints(gateways), retry_seconds=20) as client:
+        sends = [asyncio.create_task(client.send("home/1", bytes(1000))) for _ in range(10_000)]
+        await until(sends[0].done)
+        await used(client, gateways).stop()
+        assert not sends[-1].done()
+        await asyncio.gather(*sends)
+        await used(client, gateways).stop()
+        await client.send("home/1", b"")
+        assert [len(message.payload) for message in await read_all(client, "home")] == [1000] * 10_000 + [0]
+
+
 async def test_a_unit_of_work_is_stored_once_over_a_change_of_nodes(gateways: list[Gateway]) -> None:
     async with Client([each.endpoint for each in gateways], retry_seconds=20) as client:
         for _ in range(2):
