@@ -141,7 +141,7 @@ class Engine(LocalStore):
         A prepared segment would take its place on disk until a start succeeds.
         """
         is_unused = self._log.end == self._begun_at and not self._log.pending_bytes
-        self._is_discarded = self._writer.epoch == 1 and is_unused
+        self._is_discarded = self._writer.epoch == 1 and is_unused and not self.meta.shared
         await self.close()
 
     def offer(self, frames: list[bytes], done: Done) -> StoreError | None:

@@ -126,7 +126,10 @@ class HttpFront:
         await self.show(None)
 
     async def _health(self, _request: web.Request) -> web.Response:
-        return self.pages.health() if self.pages is not None else _health({"status": "starting"}, self._cluster)
+        if self.pages is not None:
+            return self.pages.health()
+        trouble = self._cluster.trouble() if self._cluster is not None else ""
+        return _health({"status": trouble or "starting"}, self._cluster)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         if self.pages is None:

@@ -158,6 +158,9 @@ class ClusterMember(AdminQueries):
             raise WrongRequest(f"this node does not lead; {who}")
         if node == self._name:
             return {"leader": node}
+        others = {str(other["node"]): other["trouble"] for other in await self._ask_others() if "node" in other}
+        if wrong := others.get(node, f"the nodes that answer are {', '.join(sorted(others)) or 'none'}"):
+            raise WrongRequest(f"node {node} cannot lead: {wrong}")
         await self._store.hand_over(node)
         with suppress(TimeoutError):
             async with asyncio.timeout(_HANDED_S):

@@ -141,6 +141,9 @@ class ClusteredStoreNode:
             self._on_role(Role.FOLLOWER, None)
             if isinstance(error, StoreFailed | OSError | SharedLogMisconfigured):  # a start does not mend the others
                 self.ended.set()
+        except Exception:
+            log.critical("this node takes part in the cluster no more", exc_info=True)
+            self.ended.set()
 
     def _nodes(self) -> list[str]:
         return self._served.nodes if self._served is not None else []

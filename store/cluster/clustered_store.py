@@ -84,7 +84,7 @@ class ClusteredStore:
 
         The node leads no more when this ends, whatever the reason.
 
-        Raises `SharedLogMisconfigured`, `SharedLogDamaged`, `SlotRemoved` if the node was away for too long,
+        Raises `SharedLogMisconfigured`, `SharedLogDamaged`, `SlotRemoved` if the node needs a slot that is gone,
         `NodeNameTaken`, `StoreFailed` when the folder's disk has failed, and OSError. The node has to restart then.
         """
         log = await self._reach(lambda: open_shared_log(self._cluster.log, self._cluster.options))

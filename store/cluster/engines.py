@@ -18,7 +18,10 @@ async def open_shared_log(url: str, options: Mapping[str, str | int | float | bo
     "tls://…" the same over TLS (options: `jetstream_log.open_jetstream_log`). Raises `SharedLogUnavailable` while the
     service cannot be reached, and `SharedLogMisconfigured`.
     """
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise SharedLogMisconfigured(f"{url!r} is no address: {error}") from None
     try:
         if scheme in _OBJECT_SCHEMES:
             from store.cluster.object_log import open_object_log  # noqa: PLC0415  needs an extra

@@ -31,6 +31,7 @@ from store.cluster.shared_log import (
     SharedLogUnavailable,
     SlotRemoved,
     SlotTooLarge,
+    take_number,
 )
 from store.errors import StoreClosed
 
@@ -114,8 +115,8 @@ async def open_jetstream_log(url: str, options: Mapping[str, str | int | float |
     `tls_key_file`. Raises `SharedLogUnavailable` and `SharedLogMisconfigured`.
     """
     values = dict(options)
-    timeout = float(values.pop("request_timeout_s", 5.0))
-    replicas = int(values.pop("replicas", 3))
+    timeout = take_number(values, "request_timeout_s", 5.0)
+    replicas = int(take_number(values, "replicas", 3))
     if timeout <= 0 or not 1 <= replicas <= 5:
         raise SharedLogMisconfigured("request_timeout_s must be more than 0, and replicas 1 to 5")
     parts = urlsplit(url)
@@ -397,8 +398,12 @@ class JetStreamLog:
                 **times,
                 **self._connect,
             )
-        except BaseException:
+        except BaseException as error:
             await _end(client)
+            if isinstance(error, Exception) and not isinstance(error, ImportError):
+                # Whatever a server does, the client tries the next one. So it is an address or a file of credentials.
+                text = str(error) or type(error).__name__
+                raise SharedLogMisconfigured(f"the addresses or credentials of NATS cannot be used: {text}") from None
             raise
         self._why = ""
         self._note_link(client)
@@ -459,7 +464,7 @@ async def _end(client: Client) -> None:
     """Close a client with all that waits to be sent. It would wait until that is sent."""
     if (link := _link(client)) is not None:
         link.abort()
-    with suppress(OSError):  # nothing can be sent any more
+    with suppress(OSError, AssertionError):  # nothing can be sent any more, or it has never begun to connect
         await client.close()
 
 

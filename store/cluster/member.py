@@ -47,7 +47,9 @@ class Replica(Protocol):
         """Write and fold a BATCH, note any other slot, and have `history`, which is as of this slot."""
 
     async def lead(self, leadership: Leadership) -> None:
-        """Accept appends from now on, and pass each batch to `leadership.decide` before it is written and folded."""
+        """Accept appends from now on, and pass each batch to `leadership.decide` before it is written and folded.
+
+        Raises `Deposed` if the leadership ends before that."""
 
     async def follow(self) -> None:
         """Accept no appends any more. Returns when all that was decided by this leader's calls is folded, and
@@ -92,7 +94,7 @@ class Member:
     async def run(self) -> None:
         """Follow, and lead when nobody else does, until cancelled. The replica may lead then: close it.
 
-        Raises `SharedLogDamaged`, `SlotRemoved` if the replica needs a snapshot, `NodeNameTaken`, and what the
+        Raises `SharedLogDamaged`, `SlotRemoved` if the replica needs a slot that is gone, `NodeNameTaken`, and what the
         replica raises.
         """
         while True:

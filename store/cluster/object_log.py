@@ -31,6 +31,7 @@ from store.cluster.shared_log import (
     SharedLogUnavailable,
     SlotRemoved,
     SlotTooLarge,
+    take_number,
 )
 from store.errors import StoreClosed, StoreError
 
@@ -88,7 +89,7 @@ async def open_object_log(url: str, options: Mapping[str, str | int | float | bo
     Raises `SharedLogUnavailable` and `SharedLogMisconfigured`.
     """
     values = dict(options)
-    timeout = float(values.pop("request_timeout_s", 10.0))
+    timeout = take_number(values, "request_timeout_s", 10.0)
     if timeout <= 0:
         raise SharedLogMisconfigured("request_timeout_s must be more than 0")
     log = ObjectLog(lambda: _store(url, values, timeout), timeout)

@@ -16,7 +16,7 @@ from record.layout import MAX_FRAME
 from store.cluster.copy import open_copy, open_folder, open_new_copy
 from store.cluster.follower import Follower
 from store.cluster.history import History
-from store.cluster.leadership import Leadership
+from store.cluster.leadership import Deposed, Leadership
 from store.cluster.slot import LeaderClaim, Slot, SlotKind
 from store.config import StoreConfig
 from store.data_folder import Folder
@@ -104,7 +104,9 @@ class Replica:
     @property
     def history(self) -> History:
         """As of the last slot that was applied, or decided for this node and folded."""
-        return self._slots.at(0 if self._opened is None else self._opened.views.position)
+        folded = self._slots.at(0 if self._opened is None else self._opened.views.position)
+        leadership = self._leadership  # has the slots without records too
+        return leadership.history if leadership is not None and leadership.history.end == folded.end else folded
 
     @property
     def local(self) -> Engine | Follower | None:
@@ -160,19 +162,23 @@ class Replica:
             self._clock,
             decide,
         )
-        self.engine = await Engine.start(self._opened, config)
+        try:
+            self.engine = await Engine.start(self._opened, config)
+        except StoreClosed as error:  # it has closed the files
+            self._opened = self._leadership = None
+            leadership.close()  # it is over, unless something else has closed the log
+            raise Deposed(str(error)) from error
         self.engine.failed.add_done_callback(lambda _: leadership.close())
 
     async def follow(self) -> None:
         """Raises `StoreFailed` if the engine's log has failed, and OSError."""
         engine = self.engine
-        if engine is None:
-            return
-        if self.before_close is not None:
-            await self.before_close()
-        await self._close_store()
-        if engine.failed.done():
-            raise StoreFailed("the log failed while this node led: restart it")
+        if engine is not None:
+            if self.before_close is not None:
+                await self.before_close()
+            await self._close_store()
+            if engine.failed.done():
+                raise StoreFailed("the log failed while this node led: restart it")
         await self._open()
 
     async def clear(self) -> None:
@@ -189,8 +195,9 @@ class Replica:
         self._folder.close()
 
     async def _close_store(self) -> None:
-        if self._leadership is not None and self._leadership.history.end == self.history.end:
-            self._slots.add(self._leadership.history)  # has the slots without records too
+        leadership = self._leadership
+        if leadership is not None and leadership.history.end == self.history.end:
+            self._slots.add(leadership.history)
         store, self.engine, self._follower, self._leadership = self.local, None, None, None
         if store is not None:
             await store.close()

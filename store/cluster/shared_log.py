@@ -22,7 +22,7 @@ class SharedLogMisconfigured(StoreError):
 
 
 class SlotRemoved(StoreError):
-    """The slot was decided and has been removed by `trim`: read a snapshot, and the slots behind it."""
+    """The slot was decided, and has been removed."""
 
     def __init__(self, slot: int, begin: int) -> None:
         super().__init__(f"slot {slot} was removed: the shared log begins with slot {begin}")
@@ -35,6 +35,15 @@ class SlotTooLarge(StoreError):
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"{size} bytes are more than the shared log takes in one slot, which is {limit}")
+
+
+def take_number(options: dict[str, str | int | float | bool], name: str, default: float) -> float:
+    """Remove a number from the options of a service, and return it. Raises `SharedLogMisconfigured`."""
+    value = options.pop(name, default)
+    try:
+        return float(value)
+    except ValueError:
+        raise SharedLogMisconfigured(f"{name} must be a number, not {value!r}") from None
 
 
 class SharedLog(Protocol):

@@ -1,7 +1,7 @@
 """Nodes of a cluster in one process, over a shared log in a folder."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -86,6 +86,7 @@ class Node:
         self.store: ClusteredStore
         self.running: asyncio.Task[None]
         self.port: Port
+        self.prepare: Callable[[Port], None] | None = None
         self.roles: list[tuple[Role, LeaderClaim | None]] = []
 
     @property
@@ -120,8 +121,16 @@ class Nodes:
         self._opening: Node
         monkeypatch.setattr(clustered_store, "open_shared_log", self._open_port)
 
-    async def start(self, name: str, folder: Path | None = None, config: StoreConfig | None = None) -> Node:
+    async def start(
+        self,
+        name: str,
+        folder: Path | None = None,
+        config: StoreConfig | None = None,
+        prepare: Callable[[Port], None] | None = None,
+    ) -> Node:
+        """prepare: called with the node's port before its first request."""
         node = Node(name, folder or self._folder / name)
+        node.prepare = prepare
         cluster = ClusterConfig(name, f"{self.log}#{name}", f"{name}:1", {}, TIMEOUT_S, poll_ms=5)
         node.store = await ClusteredStore.open(node.folder, config or self.config, cluster)
         node.store.on_role(lambda role, leader: node.roles.append((role, leader)))
@@ -183,7 +192,10 @@ class Nodes:
     async def _open_port(self, url: str, options: Mapping[str, str | int | float | bool]) -> SharedLog:
         log, _, name = url.partition("#")
         port = Port(await open_shared_log(log, options), self.max_slot_bytes)
-        next(node for node in reversed(self.running) if node.name == name).port = port
+        node = next(node for node in reversed(self.running) if node.name == name)
+        if node.prepare is not None:
+            node.prepare(port)
+        node.port = port
         return port
 
 

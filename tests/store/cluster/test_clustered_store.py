@@ -13,12 +13,13 @@ from record.layout import Kind
 from store.api import topic_queue
 from store.cluster import replica
 from store.cluster.member import NotLeading, Role
-from store.cluster.shared_log import SharedLogDamaged
+from store.cluster.shared_log import SharedLogDamaged, SharedLogUnavailable
+from store.cluster.slot import SlotKind, parse_slot
 from store.data_folder import read_meta
 from store.engine import Engine
 from store.errors import RecordTooLarge, StoreClosed, StoreError
 from store.queries import Queries
-from tests.store.cluster.nodes import CONFIG, Node, Nodes, Writer, append
+from tests.store.cluster.nodes import CONFIG, Node, Nodes, Port, Writer, append
 from tests.store.filled import SIZE
 from tests.store.images import copy_image
 from tests.waiting import patience, until
@@ -115,6 +116,36 @@ async def test_an_append_of_a_deposed_leader_is_refused_and_not_in_the_log(nodes
     for node in nodes.running:
         assert node.store.local is not None
         assert await payloads(node.store.local) == [b"before", b"after"]
+
+
+async def test_a_leader_that_was_deposed_while_it_began_to_lead_follows(nodes: Nodes, monkeypatch: pytest.MonkeyPatch):
+    create = Port.create
+    first: list[Port] = []
+
+    async def take_no_batch_of_the_first(port: Port, slot: int, data: bytes) -> bool:
+        if parse_slot(slot, data).kind is SlotKind.BATCH and port in first:
+            raise SharedLogUnavailable("no answer")
+        return await create(port, slot, data)
+
+    monkeypatch.setattr(Port, "create", take_no_batch_of_the_first)
+    config = replace(CONFIG, parent_partitions={b"t": CONFIG.partitions + 1})  # a record before all others
+    a = await nodes.start("a", config=config, prepare=first.append)
+    await until(lambda: a.store.history.epoch == 1)
+    b = await nodes.start_leader("b")
+    assert (await append(b.engine, [message()])).error is None
+    first.clear()
+    await nodes.check_equal()
+    assert not a.leads
+    await b.store.hand_over("a")
+    await until(lambda: a.leads)
+    assert await payloads(a.engine) == [b"x"]
+    await nodes.check_equal()
+
+
+async def test_an_idle_leader_knows_its_newest_slot(nodes: Nodes):
+    node = await nodes.start_leader()
+    before = node.store.history.slot
+    await until(lambda: node.store.history.slot >= before + 2)
 
 
 async def test_an_append_whose_answer_was_lost_is_acknowledged_once(nodes: Nodes):

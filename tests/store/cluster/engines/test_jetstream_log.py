@@ -157,6 +157,11 @@ async def test_a_stream_that_somebody_emptied_has_no_open_slots(jetstream: Engin
         ("nats://127.0.0.1:4222/log", {"tls_ca_file": __file__}, "begins with tls://"),
         ("tls://127.0.0.1:4222/log", {"tls_ca_file": "/nowhere"}, "there is no file /nowhere"),
         ("ftp://127.0.0.1/log", {}, "begins with one of s3://"),
+        ("nats://[::1/log", {}, "is no address"),
+        ("nats://127.0.0.1:port/log", {}, "addresses or credentials of NATS cannot be used: "),
+        ("nats:///log", {}, "addresses or credentials of NATS cannot be used: "),
+        ("nats://127.0.0.1:4222/log", {"replicas": "three"}, "replicas must be a number, not 'three'"),
+        ("nats://127.0.0.1:4222/log", {"request_timeout_s": "5s"}, "request_timeout_s must be a number, not '5s'"),
     ],
 )
 async def test_what_is_wrong_with_an_address_is_said(address: str, options: dict[str, Any], reason: str) -> None:

@@ -113,6 +113,7 @@ async def test_options_that_are_unknown_are_named(tmp_path: Path) -> None:
         (f"file://{tmp_path}", {"region": "x"}),
         ("s3://bucket/log", {"regoin": "eu-central-1", "region": "eu-central-1"}),
         ("s3://bucket/log", {"request_timeout_s": 0}),
+        ("s3://bucket/log", {"request_timeout_s": "10s"}),
         ("az://container/log", {}),
     ):
         with pytest.raises(SharedLogMisconfigured, match=r"region|regoin|request_timeout_s|Account"):
