@@ -209,12 +209,21 @@ class StoreServer:
         sequence, missing, _ = produced
         if missing:
             sequence -= 1
+        self._warn_of_namesakes(gateway)
         self.gateways[hello.producer] = gateway
         self._send_nodes(gateway)
         gateway.send_stats(encode(self._engine.stats()))
         if hello.behind >= 0:
             gateway.resume(hello.behind, sequence, missing)
         return gateway, self._welcome(Verdict.STARTS, sequence=sequence)
+
+    def _warn_of_namesakes(self, new: Attached) -> None:
+        """Two nodes of a cluster under one name have gateways that replace each other for ever."""
+        place = new.gateway.partition("/")[0]
+        for other in self.gateways.values():
+            if other.node != new.node and other.gateway.partition("/")[0] == place:
+                text = "gateway %s of the node at %s replaces the one of the node at %s: do two nodes have one name?"
+                log.warning(text, place, new.node, other.node)
 
     def _welcome(self, verdict: Verdict, reason: str = "", received: int = 0, sequence: int = 0) -> Welcome:
         engine = self._engine
