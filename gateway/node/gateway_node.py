@@ -44,7 +44,14 @@ class GatewayNode:
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
         self._store = store = await RemoteStore.open(
-            config.split.store, name.decode(), EventReceiver(), settings, routed, credentials, config.cluster.address
+            config.split.store,
+            name.decode(),
+            EventReceiver(),
+            settings,
+            routed,
+            credentials,
+            config.cluster.address,
+            config.split.store[0] if config.cluster.log else "",
         )
         store.on_lost(self.ended.set)
         self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)

@@ -16,6 +16,7 @@ from store.api import Redelivery
 
 METHOD: Final = "/sluice.store.v1.Store/Attach"
 READ: Final = "/sluice.store.v1.Store/Read"  # see `store.remote.bulk`
+READ_COPY: Final = "/sluice.store.v1.Store/ReadCopy"  # see `store.remote.copy_reads`
 STATUS: Final = "/sluice.store.v1.Store/Status"  # see `store.remote.status`
 SERVICE: Final = "sluice.store.v1.Store"
 VERSION: Final = 1  # of this layout and of the items
