@@ -70,7 +70,7 @@ _OPTIONS: Final = (
 _decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode
 _decode_stats: Final = msgspec.msgpack.Decoder(StoreStats).decode
 _decode_held: Final = msgspec.msgpack.Decoder(list[HeldMessage]).decode
-_decode_nodes: Final = msgspec.msgpack.Decoder(list[str]).decode
+_decode_addresses: Final = msgspec.msgpack.Decoder(list[str]).decode
 _decode_fault: Final = msgspec.msgpack.Decoder(RemoteFault).decode
 
 
@@ -110,6 +110,7 @@ class RemoteStore(RemoteCalls):
         credentials: Credentials | None = None,
         node: str = "",
         copy: str = "",
+        services: str = "",
     ) -> None:
         self._partitions = 0  # of a parent topic without a number of its own
         self._parent_partitions: dict[bytes, int] = {}
@@ -120,6 +121,8 @@ class RemoteStore(RemoteCalls):
         self.is_connected = False
         self._addresses = addresses
         self._node = node
+        self._own_services = services
+        self.services: list[str] = []  # addresses at which gateways serve cloud services, as far as they tell
         self._served_at = ""  # the address of the store that served last
         self._event_receiver = receiver
         self._config = config
@@ -164,6 +167,7 @@ class RemoteStore(RemoteCalls):
         credentials: Credentials | None = None,
         node: str = "",
         copy: str = "",
+        services: str = "",
     ) -> "RemoteStore":
         """Connect to the store as the gateway of this name.
 
@@ -171,11 +175,12 @@ class RemoteStore(RemoteCalls):
         serves. `routed`: receive only commits that match watched filters. `credentials` is called for the TLS
         credentials of each connection over TCP. `node`: where other nodes of a cluster reach the store of this one;
         their gateways hear of it. `copy`: where this gateway reaches the store of its own node, on the same machine,
-        which answers bulk reads while another node leads. Raises `StoreClosed` when the store cannot be reached in the
-        grace time, or refuses to serve this gateway.
+        which answers bulk reads while another node leads. `services`: where clients reach the cloud services of this
+        gateway; all gateways hear of it. Raises `StoreClosed` when the store cannot be reached in the grace time, or
+        refuses to serve this gateway.
         """
         addresses = Addresses([address] if isinstance(address, str) else address)
-        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials, node, copy)
+        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials, node, copy, services)
         store._part()
         store._running = store._loop.create_task(store._run())
         try:
@@ -371,7 +376,16 @@ class RemoteStore(RemoteCalls):
     def _hello(self) -> Hello:
         known, received, behind = self._event_receiver.position, self._link.received, self._appends.open_behind
         return Hello(
-            VERSION, self._producer, self.gateway, self._opening, known, received, self._routed, behind, self._node
+            VERSION,
+            self._producer,
+            self.gateway,
+            self._opening,
+            known,
+            received,
+            self._routed,
+            behind,
+            self._node,
+            self._own_services,
         )
 
     async def _welcomed(self, welcome: Welcome) -> None:
@@ -503,7 +517,9 @@ class RemoteStore(RemoteCalls):
         elif kind == Item.KNOWN and self.wants is not None:
             self.wants.heard(body)
         elif kind == Item.NODES:
-            self._addresses.learned(_decode_nodes(body))
+            self._addresses.learned(_decode_addresses(body))
+        elif kind == Item.SERVICES:
+            self.services = _decode_addresses(body)
         elif kind == Item.CHECK:
             self._check(_decode_held(body))
 

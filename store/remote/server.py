@@ -48,6 +48,7 @@ class StoreServer:
         self.gateways: dict[bytes, Attached] = {}  # by producer
         self._gone: list[Gone] = []
         self._nodes: list[str] = []  # that gateways were told of
+        self._services: list[str] = []  # likewise
         self._listener: StoreListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._finding = asyncio.Lock()
@@ -205,6 +206,7 @@ class StoreServer:
             hello.producer,
             hello.routed,
             hello.node,
+            hello.services,
         )
         sequence, missing, _ = produced
         if missing:
@@ -336,13 +338,19 @@ class StoreServer:
                     gateway.send_stats(stats)
 
     def _send_nodes(self, new: Attached | None) -> None:
-        """Tell all gateways which nodes there are, if that has changed, and a new gateway in any case."""
+        """Tell all gateways which nodes and services there are, if that has changed, and a new gateway in any case."""
         nodes = sorted({each.node for each in self.gateways.values() if each.node})
         message = encode(nodes)
         for gateway in self.gateways.values() if nodes != self._nodes else (new,):
             if gateway is not None and nodes:
                 gateway.send_nodes(message)
         self._nodes = nodes
+        services = sorted({each.services for each in self.gateways.values() if each.services})
+        message = encode(services)
+        for gateway in self.gateways.values() if services != self._services else (new,):
+            if gateway is not None and (services or self._services):
+                gateway.send_services(message)
+        self._services = services
 
     def _check(self, held: Sequence[HeldMessage]) -> Collection[int] | None:
         """Have all gateways check transactions. They say later whose publishers they ask."""
