@@ -9,15 +9,15 @@ another log is not read, and neither is one that is far behind.
 """
 
 import asyncio
-import logging
 from typing import Final
 
+import msgspec
+
 from store.api import Chunk, Fetched
+from store.errors import StoreError
 from store.local_store import LocalStore
 from store.remote.calls import FETCH, METHODS, READ, encode
 from store.remote.config import RemoteConfig
-
-log = logging.getLogger(__name__)
 
 _LASTING: Final = (b"p", b"t")  # kinds of queues that never end: an offset has one record at most, whenever it is read
 NO_ANSWER: Final = b""  # what was asked for is at the end of the copy or behind it, or the copy cannot be read there
@@ -57,7 +57,6 @@ class CopyReads:
                     is_final = found.position == offset < found.next_position < store.position
                 else:
                     return NO_ANSWER
-        except Exception as error:  # noqa: BLE001  the store of the leader says whether it is one
-            log.info("a read of this node's copy failed, and is for the leader: %s", error)
+        except (StoreError, msgspec.MsgspecError):  # the store of the leader says whether it is one
             return NO_ANSWER
         return encode(found) if is_final else NO_ANSWER
