@@ -46,7 +46,7 @@ MAKEFLAGS += --jobs=2
 endif
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo demo-cluster serve test test-quick test-pure simulate simulate-cluster fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
+.PHONY: help install demo demo-cluster serve test test-quick test-pure simulate simulate-cluster fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-cluster bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -130,10 +130,12 @@ simulate-cluster: $(ALL) $(KERNEL) ## crash nodes that share a log in random his
 fuzz: $(ALL) $(KERNEL) ## feed a node what no client should send (INPUTS=10000000 FUZZ_SECONDS=3600 ARGS=--help)
 	@$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seconds $(FUZZ_SECONDS) $(ARGS)
 
-nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories of a store and of a cluster, an hour of fuzzing, an hour of soak, the longest tests, those without compiled code
+nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories of a store and of a cluster, 200 kills of three nodes and their engine, an hour of fuzzing, an hour of soak, the longest tests, those without compiled code
 	@$(MAKE) simulate SEEDS=10000
 	@$(MAKE) simulate-cluster SEEDS=10000
 	@$(MAKE) simulate-cluster KIND=stores SEEDS=500
+	@$(BIN)/python -m tests.system.chaos --cluster nats --kills 100
+	@$(BIN)/python -m tests.system.chaos --cluster seaweed --kills 100
 	@$(MAKE) wheel
 	@$(MAKE) test ARGS='-m nightly'
 	@$(MAKE) fuzz
@@ -163,6 +165,9 @@ bench-retained: $(ALL) $(KERNEL) .mosquitto ## a million retained values: set, a
 
 bench-split: $(ALL) $(KERNEL) $(LOADER) ## one process against a store and two gateways: rate, latency, CPU by process (ARGS=--help)
 	@$(BIN)/python -m benchmarks.split $(ARGS)
+
+bench-cluster: $(ALL) $(KERNEL) $(LOADER) ## three nodes with one log beside single nodes and the engine alone: latency, rate, CPU, failover (ARGS=--help)
+	@$(BIN)/python -m benchmarks.cluster $(ARGS)
 
 bench-matcher: $(ALL) $(KERNEL) ## the subscription trie alone: time of a match, memory of a filter (ARGS=--help)
 	@$(BIN)/python -m benchmarks.matcher $(ARGS)

@@ -8,7 +8,8 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -38,40 +39,47 @@ class PutLatency:
     p99_ms: float
 
 
-async def put_latencies(url: str, options: dict[str, Any], count: int = 200) -> list[PutLatency]:
-    """The latencies of `count` puts of each of `SIZES` beside a shared log at `url`, which need not exist.
+@asynccontextmanager
+async def plain_client(url: str, options: Mapping[str, Any]) -> AsyncIterator[Put]:
+    """Puts beside a shared log at `url`, which need not exist.
 
     In an object store the objects go to a folder `puts` in the log's. In JetStream they go to a stream `NAME-puts`
     with as many replicas as that of the log, which is deleted at the end.
     """
-    if urlsplit(url).scheme in {"nats", "tls"}:
-        return await _jetstream_latencies(url, options, count)
-    settings = dict(options)
-    client = {"allow_http": settings.pop("allow_http", False), "timeout": timedelta(seconds=_TIMEOUT_S)}
+    parts = urlsplit(url)
+    if parts.scheme in {"nats", "tls"}:
+        name = f"{parts.path.strip('/')}-puts"
+        servers = [f"{parts.scheme}://{each}" for each in parts.netloc.split(",")]
+        async with await nats.connect(servers, pending_size=64 << 20) as client:
+            stream = client.jetstream(timeout=_TIMEOUT_S)
+            await stream.add_stream(name=name, subjects=[name], num_replicas=int(options.get("replicas", 3)))
+
+            async def publish(_: int, data: bytes) -> None:
+                await stream.publish(name, data, stream=name)
+
+            try:
+                yield publish
+            finally:
+                await stream.delete_stream(name)
+        return
     build: Any = obstore.store.from_url
-    store = build(url, client_options=client, **settings)
+    if parts.scheme == "file":
+        store = build(url, mkdir=True)
+    else:
+        settings = dict(options)
+        client_options = {"allow_http": settings.pop("allow_http", False), "timeout": timedelta(seconds=_TIMEOUT_S)}
+        store = build(url, client_options=client_options, **settings)
 
     async def put(number: int, data: bytes) -> None:
         await obstore.put_async(store, f"puts/{number:020}", data, use_multipart=False)
 
-    return await _measure(put, count)
+    yield put
 
 
-async def _jetstream_latencies(url: str, options: dict[str, Any], count: int) -> list[PutLatency]:
-    parts = urlsplit(url)
-    name = f"{parts.path.strip('/')}-puts"
-    servers = [f"{parts.scheme}://{each}" for each in parts.netloc.split(",")]
-    async with await nats.connect(servers, pending_size=64 << 20) as client:
-        stream = client.jetstream(timeout=_TIMEOUT_S)
-        await stream.add_stream(name=name, subjects=[name], num_replicas=int(options.get("replicas", 3)))
-
-        async def put(_: int, data: bytes) -> None:
-            await stream.publish(name, data, stream=name)
-
-        try:
-            return await _measure(put, count)
-        finally:
-            await stream.delete_stream(name)
+async def put_latencies(url: str, options: Mapping[str, Any], count: int = 200) -> list[PutLatency]:
+    """The latencies of `count` puts of each of `SIZES` by `plain_client`."""
+    async with plain_client(url, options) as put:
+        return await _measure(put, count)
 
 
 async def _measure(put: Put, count: int) -> list[PutLatency]:

@@ -79,10 +79,10 @@ def _start(name: str, folder: Path, *flags: str | int) -> Broker:
     return run(name, Launch(command, ""), int(flags[-1]), own)
 
 
-def ingest(setup: Setup, count: int) -> Report:
-    """Messages of QoS 1 taken in, by 2 × 50 connections with 20 in flight each. Raises `LoadFailed`."""
+def ingest(setup: Setup, count: int, inflight: int = _INFLIGHT) -> Report:
+    """Messages of QoS 1 taken in, by 2 × 50 connections. `inflight` of each. Raises `LoadFailed`."""
     command = [str(LOADER), "--mode", "ingest", "--qos", "1", "--connections", str(_CONNECTIONS)]
-    command += ["--inflight", str(_INFLIGHT), "--count", str(count // 2), "--warmup", str(count // 20)]
+    command += ["--inflight", str(inflight), "--count", str(count // 2), "--warmup", str(count // 20)]
     command += ["--limit", str(PHASE_LIMIT), "--stall", str(STALL_LIMIT)]
     loaders = [
         subprocess.Popen([*command, "--port", str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -6,7 +6,6 @@ commit listeners are called. Checkpoints of the views follow by time and by size
 
 import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from store.api import CommitListener, Listening, StoreStats
@@ -50,7 +49,7 @@ class LocalStore(Queries):
             self._on_fail,
             opened.decide,
         )
-        self.on_failed: Callable[[], None] | None = None  # called when the log fails, before it answers an append
+        self.failed: asyncio.Future[None] = loop.create_future()  # done when the log has failed
         self._stopped = asyncio.Event()  # what happens by itself ends
         self._removal = Removal(
             opened.config,
@@ -69,11 +68,6 @@ class LocalStore(Queries):
         self._replayed = (self._views.records, self._views.messages)
         self._batches = 0
         self._is_discarded = False
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the log refuses appends until a restart."""
-        return self._log.failed
 
     async def close(self) -> None:
         """Commit accepted appends, checkpoint the views and unlock the folder."""
@@ -94,6 +88,16 @@ class LocalStore(Queries):
                 self._views.checkpoint(self._writer.durable)
         except StoreError:
             logger.exception("the last checkpoint of the views failed; a restart replays more")
+
+    async def save(self) -> None:
+        """Checkpoint the views, and flush them to disk: a restart after a kill goes on from there.
+
+        Raises `StoreError` if there can be no checkpoint.
+        """
+        await self._checkpointed()
+        while (flush := self._view_flush) is not None:  # it may have begun before the checkpoint
+            await asyncio.wait([flush])
+        await asyncio.wait([self._flush_views()])
 
     async def stage(self, folder: Path) -> Staged:
         """Snapshot the store into `views` and `log` of `folder`, which is empty and on the data folder's file system.
@@ -209,8 +213,8 @@ class LocalStore(Queries):
             raise StoreFailed("the log has failed: its views take no checkpoint until a restart")
 
     def _on_fail(self) -> None:
-        if self.on_failed is not None:
-            self.on_failed()
+        if not self.failed.done():
+            self.failed.set_result(None)
 
     def _on_sync(self) -> None:
         awaited, self._checkpoint_awaited = self._checkpoint_awaited, None
@@ -226,9 +230,14 @@ class LocalStore(Queries):
     def _checkpoint_now(self) -> None:
         self._views.checkpoint(self._writer.durable)
         if self._views.position - self._view_flushed >= self._config.view_flush_bytes and self._view_flush is None:
-            self._view_flushed = self._views.position
-            self._view_flush = self._loop.run_in_executor(None, self._database.flush)
-            self._view_flush.add_done_callback(self._on_view_flushed)
+            self._flush_views()
+
+    def _flush_views(self) -> "asyncio.Future[None]":
+        """Flush the checkpoint of the views to disk. Not to be called again before that is done."""
+        self._view_flushed = self._views.position
+        self._view_flush = flush = self._loop.run_in_executor(None, self._database.flush)
+        flush.add_done_callback(self._on_view_flushed)
+        return flush
 
     def _on_staged(self, task: "asyncio.Task[Staged]") -> None:
         self._stagings.discard(task)

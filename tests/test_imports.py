@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "benchmarks": (
         "sluice.demo.engine_servers",
         "sluice.demo.picture",
+        "sluice.demo.ports",
         "sluice.kernel",
         "record",
         "matcher",

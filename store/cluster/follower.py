@@ -43,11 +43,6 @@ class Follower(LocalStore):
         if error is not None:
             raise error
 
-    async def save(self) -> None:
-        """Checkpoint the views, and flush them to disk. Raises `StoreError`."""
-        await self._checkpointed()
-        await self._loop.run_in_executor(None, self._database.flush)
-
     async def end(self) -> None:
         """Stop, and checkpoint the views. The files stay open for somebody else."""
         self._stopped.set()

@@ -7,6 +7,7 @@ place. An engine is closed when its leadership ends, and the folder is opened ag
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,9 @@ from store.log.disk import Disk
 from store.log.writer import Clock, SealedBatch, Writer
 from store.opening import OpenedStore
 
-_UNSAVED_SLOTS: Final = 4096  # that a follower has to read again after a kill, if they have few records
+# That a node has to read again after a kill, if they have few bytes. `StoreConfig.view_flush_bytes` bounds those.
+_UNSAVED_SLOTS: Final = 4096
+_COUNT_S: Final = 1.0  # between two looks of a leader how many these are
 
 
 class DecidedSlots:
@@ -41,6 +44,11 @@ class DecidedSlots:
             self._histories[-1] = history
         else:
             self._histories.append(history)
+
+    def idle(self, history: History) -> None:
+        """Slots without records may have followed the newest one."""
+        if self._histories[-1].end == history.end:
+            self._histories[-1] = history
 
     def at(self, position: int) -> History:
         """As of the last slot that ends at `position` or before. Forgets those before it."""
@@ -77,7 +85,8 @@ class Replica:
         self._on_over = on_over
         self._loop = asyncio.get_running_loop()
         self._slots = DecidedSlots(History())
-        self._saved = 0  # the slot of the last `Follower.save`
+        self._saved = 0  # the slot of the last `LocalStore.save`
+        self._saving: asyncio.Task[None] | None = None  # while the node leads
         self._opened: OpenedStore | None = None  # what the follower or the engine is over
         self._follower: Follower | None = None
         self._leadership: Leadership | None = None
@@ -168,15 +177,8 @@ class Replica:
             self._opened = self._leadership = None
             leadership.close()  # it is over, unless something else has closed the log
             raise Deposed(str(error)) from error
-        self.engine.on_failed = self._on_failed
-        if self.engine.has_failed:
-            self._on_failed()
-
-    def _on_failed(self) -> None:
-        """End the leadership before an append hears that the log failed: the next leader knows if it was decided."""
-        if self._leadership is not None:
-            self._leadership.close()
-        self._on_over()
+        self.engine.failed.add_done_callback(lambda _: leadership.close())
+        self._saving = self._loop.create_task(self._save_forever(self.engine, leadership))
 
     async def follow(self) -> None:
         """Raises `StoreFailed` if the engine's log has failed, and OSError."""
@@ -185,7 +187,7 @@ class Replica:
             if self.before_close is not None:
                 await self.before_close()
             await self._close_store()
-            if engine.has_failed:
+            if engine.failed.done():
                 raise StoreFailed("the log failed while this node led: restart it")
         await self._open()
 
@@ -202,10 +204,23 @@ class Replica:
         await self._close_store()
         self._folder.close()
 
+    async def _save_forever(self, engine: Engine, leadership: Leadership) -> None:
+        """Save the views of the leader each time that it has decided enough slots, until cancelled."""
+        with suppress(StoreError):  # the engine's log has failed: it tells so itself
+            while True:
+                await asyncio.sleep(_COUNT_S)
+                history = leadership.history
+                if history.slot - self._saved >= _UNSAVED_SLOTS:
+                    self._saved = history.slot
+                    self._slots.idle(history)
+                    await engine.save()
+
     async def _close_store(self) -> None:
-        leadership = self._leadership
-        if leadership is not None and leadership.history.end == self.history.end:
-            self._slots.add(leadership.history)
+        if self._saving is not None:
+            self._saving.cancel()
+            self._saving = None
+        if self._leadership is not None:
+            self._slots.idle(self._leadership.history)
         store, self.engine, self._follower, self._leadership = self.local, None, None, None
         if store is not None:
             await store.close()

@@ -113,5 +113,4 @@ class RemoteCalls(ABC):
     group_creator = _remote(Store.group_creator)
 
 
-_BY_NAME: Final = {method.name: method for method in METHODS}
-FETCH, POP, PRODUCED, READ = (_BY_NAME[name] for name in ("fetch", "pop", "produced", "read"))
+POP, PRODUCED = (next(method for method in METHODS if method.name == name) for name in ("pop", "produced"))

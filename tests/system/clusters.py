@@ -22,45 +22,63 @@ LEADER_TIMEOUT_S = 1
 class ClusterNode(NodeProcess):
     """One node of a cluster: a supervisor, a store and a gateway."""
 
-    def __init__(self, data_dir: Path, log: str, settings: str) -> None:
-        """settings: TOML behind those of [cluster]."""
+    def __init__(self, data_dir: Path, log: str, settings: str, store_port: int = 0) -> None:
+        """settings: TOML behind those of [cluster]. store_port: where gateways reach it; 0: any."""
         super().__init__(data_dir)
         self.name = data_dir.name
-        (self.store_port,) = lasting_ports(1)
+        self.store_port = store_port or lasting_ports(1)[0]
         config = data_dir.parent / f"{self.name}.toml"
         config.write_text(
             f"[cluster]\nname = '{self.name}'\nlog = '{log}'\nlisten = '127.0.0.1:{self.store_port}'\n"
             f"leader_timeout_s = {LEADER_TIMEOUT_S}\npoll_ms = 20\n{settings}"
-            f"\n[grpc]\nadvertise = '{self.endpoint}'\n"
         )
         self.flags = ("--config", str(config))
 
     def processes(self) -> dict[str, int]:
-        """The newest process of each kind that the log names: "store", "g1", …"""
-        return {name: int(pid) for name, pid in re.findall(r"(\w+) is ready, process (\d+)", self.log())}
+        """The processes that run and have been ready, by kind: "store", "g1"."""
+        ready = re.findall(r"(\w+) is ready, process (\d+)", self.log_path.read_text(errors="replace"))
+        running = self._children()
+        return {name: int(pid) for name, pid in ready if int(pid) in running}
+
+    def signal_process(self, kind: str, number: signal.Signals) -> bool:
+        """False: that process does not run, or has not been ready."""
+        pid = self.processes().get(kind)
+        if pid is not None:
+            os.kill(pid, number)
+        return pid is not None
 
     def signal_store(self, number: signal.Signals) -> None:
-        os.kill(self.processes()["store"], number)
+        assert self.signal_process("store", number)
 
     def signal_all(self, number: signal.Signals) -> None:
         """To the supervisor and all its processes."""
         assert self.process is not None
-        for pid in (self.process.pid, *self.processes().values()):
+        self.process.send_signal(signal.SIGSTOP)  # it starts nothing meanwhile
+        for pid in self._children():
             os.kill(pid, number)
+        self.process.send_signal(number)
 
     def kill_all(self) -> None:
         """The machine of this node is gone."""
         self.signal_all(signal.SIGKILL)
         self._wait()
 
-    def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=PATIENCE_S) as answer:
+    def _children(self) -> list[int]:
+        """The supervisor's processes, also those that have ended and that it does not know of yet."""
+        assert self.process is not None
+        return list(map(int, Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()))
+
+    def get(self, path: str, timeout: float = PATIENCE_S) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=timeout) as answer:
             return str(answer.read().decode())
 
-    def command_output(self, *arguments: str) -> str:
-        """Of `sluice` with these arguments."""
+    def run_command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`sluice` with these arguments."""
         command = [sys.executable, "-m", "sluice", *arguments, "--data-dir", str(self.data_dir)]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    def command_output(self, *arguments: str) -> str:
+        ran = self.run_command(*arguments)
         assert not ran.returncode, ran.stderr
         return ran.stdout
 
@@ -68,10 +86,10 @@ class ClusterNode(NodeProcess):
         found: dict[str, Any] = json.loads(self.command_output("cluster", "status", "--json", *flags))
         return found
 
-    def health(self) -> dict[str, Any]:
+    def health(self, timeout: float = PATIENCE_S) -> dict[str, Any]:
         """What `/health` says, whatever the status."""
         try:
-            found: dict[str, Any] = json.loads(self.get("/health"))
+            found: dict[str, Any] = json.loads(self.get("/health", timeout))
         except urllib.error.HTTPError as error:
             found = json.loads(error.read())
         except OSError:  # the store's process starts again
@@ -80,11 +98,16 @@ class ClusterNode(NodeProcess):
 
 
 class Cluster:
-    """Three nodes, n1, n2 and n3, over one log: in a folder, or at `log`. settings: TOML behind those of [cluster]."""
+    """Nodes over one log."""
 
-    def __init__(self, folder: Path, log: str = "", settings: str = "") -> None:
+    def __init__(self, nodes: list[ClusterNode]) -> None:
+        self.nodes = nodes
+
+    @classmethod
+    def of_three(cls, folder: Path, log: str = "", settings: str = "") -> "Cluster":
+        """n1, n2 and n3 over a log in a folder, or at `log`. settings: TOML behind those of [cluster]."""
         url = log or f"file://{folder}/shared"
-        self.nodes = [ClusterNode(folder / f"n{number}", url, settings) for number in (1, 2, 3)]
+        return cls([ClusterNode(folder / f"n{number}", url, settings) for number in (1, 2, 3)])
 
     def start(self) -> None:
         """Start all nodes at once."""
@@ -107,3 +130,9 @@ class Cluster:
 
         block_until(agree)
         return next(node for node in self.nodes if node.name == found[0])
+
+    def digests(self) -> dict[str, str]:
+        """Of the views of all nodes at one position, when they agree who leads."""
+        self.leader()
+        position = min(node.health()["position"] for node in self.nodes)
+        return {node.name: node.status("--position", str(position))["digest"] for node in self.nodes}

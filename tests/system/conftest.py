@@ -40,6 +40,10 @@ class NodeProcess:
 
     def start(self) -> str:
         """Start and wait for the ready line, which is returned."""
+        self.launch()
+        return self.wait_until_ready()
+
+    def launch(self) -> None:
         assert self.process is None
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
@@ -48,6 +52,10 @@ class NodeProcess:
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
+
+    def wait_until_ready(self) -> str:
+        """Wait for the ready line, which is returned."""
+        assert self.process is not None
         assert self.process.stdout is not None
         deadline = time.monotonic() + READY_SECONDS
         line = b""

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.system.chaos.run import Run
+from tests.system.chaos.world import SplitWorld
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_whatever_befalls_them_nothing_that_was_promised_is_lost(tmp_path: Path, seed: int) -> None:
-    run = Run(tmp_path, seed)
+    run = Run(SplitWorld(tmp_path, seed))
     await run.go(12.0)
     assert min(len(each.acknowledged) for each in run.publishers) > 5, run.summary()

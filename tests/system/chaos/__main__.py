@@ -1,31 +1,50 @@
-"""Chaos over a store and its gateways: `python -m tests.system.chaos --seconds 60 --seeds 10 --first 1`."""
+"""Chaos over a store and its gateways, or over a cluster of three nodes:
+
+`python -m tests.system.chaos --seconds 60 --seeds 10 --first 1`
+`python -m tests.system.chaos --cluster nats --kills 100`
+"""
 
 import argparse
 import asyncio
+from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 
+from tests.system.chaos.cluster_world import ClusterWorld
 from tests.system.chaos.run import Run
+from tests.system.chaos.world import SplitWorld
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.system.chaos",
+        description="Kill and stop processes under load, and check that what was promised holds.",
+    )
+    parser.add_argument("--cluster", choices=("file", "nats", "seaweed"), help="three nodes with one log here")
     parser.add_argument("--seconds", type=float, default=30.0, help="of faults, in each run")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="runs")
+    parser.add_argument("--kills", type=int, help="in all runs together; as many runs as that takes")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
     given = parser.parse_args()
-    failed = 0
-    for seed in range(given.first, given.first + given.seeds):
-        with TemporaryDirectory(prefix="sluice-chaos-") as folder:
-            run = Run(Path(folder), seed)
-            try:
-                asyncio.run(run.go(given.seconds))
-            except AssertionError as error:
-                failed += 1
-                print(f"seed {seed}: {error}")
-                for each in (run.world.store, *run.world.gateways.values()):
-                    print(f"--- {each.data_dir.name}\n{each.log()}")
-            print(f"seed {seed}: {run.summary()}", flush=True)
+    failed = kills = 0
+    for seed in count(given.first):
+        folder = Path(mkdtemp(prefix="sluice-chaos-"))
+        run = Run(ClusterWorld(folder, seed, given.cluster) if given.cluster else SplitWorld(folder, seed))
+        try:
+            asyncio.run(run.go(given.seconds))
+        except AssertionError as error:
+            failed += 1
+            print(f"seed {seed}: {error}\nits files are in {folder}")
+        else:
+            rmtree(folder)
+        print(f"seed {seed}: {run.summary()}", flush=True)
+        kills += run.world.kills
+        if given.kills is None and seed + 1 == given.first + given.seeds:
+            break
+        if given.kills is not None and kills >= given.kills:
+            break
+    print(f"{kills} kills, {failed} runs failed")
     return 1 if failed else 0
 
 

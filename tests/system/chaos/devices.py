@@ -24,7 +24,6 @@ from tests.system.chaos.world import World
 
 EVER = 0xFFFF_FFFF
 PING_S = 1.0
-STUCK_S = 40.0  # longer than anything that befalls them
 
 
 class Device:
@@ -295,6 +294,6 @@ class Newcomer(Device):
 
     def ticked(self, client: RawClient) -> None:
         self._waited_s += self.tick_s
-        if self._waited_s > STUCK_S:
+        if self._waited_s > self.world.stuck_s:
             self.world.wrong(f"{self.name} does not find {self.found}, which it has set")
             self._waited_s = 0.0

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -11,7 +10,6 @@ from cloud_sdk import Client, SluiceError
 from tests.system.chaos.devices import Device, Mortal, Newcomer, Publisher, Subscriber
 from tests.system.chaos.world import World
 
-PATIENCE_S = 90.0
 MOVE_S = 0.15
 RSS_MB = 400
 AT_ONCE = 2  # faults
@@ -20,8 +18,8 @@ AT_ONCE = 2  # faults
 class Run:
     """Everything of one run."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.world = world = World(folder, seed)
+    def __init__(self, world: World) -> None:
+        self.world = world
         self.ones = [Publisher(world, f"one-{n}", b"load/one/%d" % n, 1) for n in range(2)]
         self.twos = [Publisher(world, f"two-{n}", b"load/two/%d" % n, 2) for n in range(2)]
         self.late = [Publisher(world, f"late-{q}", b"$delayed/1/late/%d" % q, q) for q in (1, 2)]
@@ -49,11 +47,12 @@ class Run:
         """Raises AssertionError with all that went wrong."""
         try:
             await self.world.open()
-            async with Client(self.world.store.endpoint, retry_seconds=60) as client:
+            async with Client(self.world.endpoint, retry_seconds=self.world.patience_s) as client:
                 await self._load(client, seconds)
                 await self._heal()
                 await self._check(client)
                 await self._end()
+            await self.world.check()
             self._weigh()
         finally:
             await self._end()
@@ -206,7 +205,8 @@ class Run:
         wills = sum(len(each.due) for each in self.mortals)
         moves = sum(each.connections for each in (*self.publishers, *self.subscribers, *self.mortals))
         sent, faults = len(self.sent), len(self.world.history)
-        return f"{published} published, {sent} by the SDK, {wills} wills, {moves} connections, {faults} faults"
+        found = f"{published} published, {sent} by the SDK, {wills} wills, {moves} connections, {faults} faults"
+        return f"{found}, {self.world.kills} kills"
 
     def _weigh(self) -> None:
         for name, mb in self.world.rss_mb().items():
@@ -216,7 +216,7 @@ class Run:
     # --- running
 
     async def _until(self, what: str, condition: Callable[[], bool], rest: Callable[[], object] | None = None) -> None:
-        until = monotonic() + PATIENCE_S
+        until = monotonic() + self.world.patience_s
         while not condition():
             if monotonic() > until:
                 self.world.wrong(f"it did not come to that: {what}" + (f"; {str(rest())[:300]}" if rest else ""))

@@ -1,8 +1,10 @@
-"""A store and its gateways as processes, each gateway behind a proxy of its own, and what may befall them."""
+"""What a run of chaos happens to: processes, and what may befall them. `SplitWorld` is a store and its gateways, each
+gateway behind a proxy of its own."""
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -28,15 +30,78 @@ shared_ack_timeout = 3
 """
 
 
-class World:
+Fault = Callable[[str], Awaitable[None]]  # with the name of a process
+
+
+class World(ABC):
     """The processes of a run, and the faults found."""
 
-    def __init__(self, folder: Path, seed: int, gateways: int = 3) -> None:
+    stuck_s = 40.0  # longer than anything that befalls them
+    patience_s = 90.0  # until all that was promised has come, when nothing befalls them any more
+
+    def __init__(self, seed: int, names: Sequence[str]) -> None:
+        """names: of what faults happen to."""
         self.rng = Random(seed)
         self.violations: list[str] = []
         self.history: list[str] = []  # of faults
+        self.kills = 0
+        self._names = names
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Start all processes."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop all processes."""
+
+    @abstractmethod
+    def port(self) -> int:
+        """Of any gateway, if it is there or not."""
+
+    @property
+    @abstractmethod
+    def endpoint(self) -> str:
+        """Where the SDK's client goes."""
+
+    @abstractmethod
+    def faults(self) -> list[tuple[int, Fault]]:
+        """What may befall a process, and how often."""
+
+    @abstractmethod
+    def pids(self) -> dict[str, int]:
+        """Of the processes that run, by name."""
+
+    @abstractmethod
+    async def check(self) -> None:
+        """Note what is wrong at the end, when nothing befalls the processes any more."""
+
+    def wrong(self, what: str) -> None:
+        self.violations.append(what)
+
+    async def befall(self) -> None:
+        """Something bad, and its end."""
+        name, faults = self.rng.choice(self._names), self.faults()
+        fault = self.rng.choices([fault for _, fault in faults], [weight for weight, _ in faults])[0]
+        self.history.append(f"{fault.__name__.strip('_')} {name}")
+        await fault(name)
+
+    def rss_mb(self) -> dict[str, int]:
+        """Memory of the processes."""
+        found: dict[str, int] = {}
+        for name, pid in self.pids().items():
+            _, _, rest = Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")
+            if rest:  # else it has just ended
+                found[name] = int(rest.split()[0]) >> 10
+        return found
+
+
+class SplitWorld(World):
+    """A store and its gateways."""
+
+    def __init__(self, folder: Path, seed: int, gateways: int = 3) -> None:
+        super().__init__(seed, [f"g{number}" for number in range(1, gateways + 1)])
         self._sockets = Path(mkdtemp(prefix="sluice-"))  # short: paths of sockets have 107 bytes at the most
-        self._names = [f"g{number}" for number in range(1, gateways + 1)]
         self._folder = folder
         self._locks: dict[str, asyncio.Lock] = {name: asyncio.Lock() for name in ("store", *self._names)}
         self._watch: asyncio.Task[None] | None = None
@@ -44,7 +109,7 @@ class World:
         self.middles: dict[str, Middle] = {}
         self.gateways: dict[str, NodeProcess] = {}
 
-    async def open(self) -> "World":
+    async def open(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "chaos.toml"
         config.write_text(CONFIG % self.rng.choice(("routed", "routed", "broadcast")))
@@ -59,7 +124,6 @@ class World:
             self.gateways[name] = NodeProcess(self._folder / name, *flags, *role)
         await asyncio.gather(*[asyncio.to_thread(each.start) for each in self.gateways.values()])
         self._watch = asyncio.create_task(self._restart())
-        return self
 
     async def close(self) -> None:
         self._is_closing = True
@@ -75,12 +139,19 @@ class World:
             await middle.stop()
         rmtree(self._sockets)
 
-    def wrong(self, what: str) -> None:
-        self.violations.append(what)
+    async def check(self) -> None:
+        pass
 
     def port(self) -> int:
-        """Of any gateway, if it is there or not."""
         return self.rng.choice(list(self.gateways.values())).mqtt_port
+
+    @property
+    def endpoint(self) -> str:
+        return self.store.endpoint
+
+    def pids(self) -> dict[str, int]:
+        processes = [self.store, *self.gateways.values()]
+        return {each.data_dir.name: each.process.pid for each in processes if each.process is not None}
 
     async def _restart(self) -> None:
         """As an init system does: who ended by himself begins again."""
@@ -99,11 +170,8 @@ class World:
 
     # --- what may befall them
 
-    async def befall(self) -> None:
-        """Something bad, and its end."""
-        rng = self.rng
-        name = rng.choice(self._names)
-        faults: list[tuple[int, Callable[[str], Awaitable[None]]]] = [
+    def faults(self) -> list[tuple[int, Fault]]:
+        return [
             (3, self._kill_store),
             (4, self._kill),
             (3, self._stop),
@@ -114,9 +182,6 @@ class World:
             (2, self._slow),
             (2, self._half),
         ]
-        fault = rng.choices([fault for _, fault in faults], [weight for weight, _ in faults])[0]
-        self.history.append(f"{fault.__name__.strip('_')} {name}")
-        await fault(name)
 
     @asynccontextmanager
     async def _own(self, name: str) -> AsyncIterator[NodeProcess | None]:
@@ -129,6 +194,7 @@ class World:
         async with self._own("store") as store:
             assert store is not None, self.store.log()
             store.kill()
+            self.kills += 1
             await asyncio.sleep(self.rng.choice((0, 0, 0.5, 3)))
             await _begin(store)
 
@@ -136,6 +202,7 @@ class World:
         async with self._own(name) as gateway:
             if gateway is not None:
                 gateway.kill()
+                self.kills += 1
                 await asyncio.sleep(self.rng.choice((0, 0, 1, LEASE_S * 2)))
                 await _begin(gateway)
 
@@ -177,16 +244,6 @@ class World:
 
     async def _half(self, name: str) -> None:
         self.middles[name].end_half()
-
-    def rss_mb(self) -> dict[str, int]:
-        """Memory of the processes."""
-        found: dict[str, int] = {}
-        for name, each in {"store": self.store, **self.gateways}.items():
-            if each.process is not None:
-                _, _, rest = Path(f"/proc/{each.process.pid}/status").read_text().partition("VmRSS:")
-                if rest:  # else it has just ended
-                    found[name] = int(rest.split()[0]) >> 10
-        return found
 
 
 async def _begin(node: NodeProcess) -> None:
