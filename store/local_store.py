@@ -6,6 +6,7 @@ commit listeners are called. Checkpoints of the views follow by time and by size
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from store.api import CommitListener, Listening, StoreStats
@@ -49,7 +50,7 @@ class LocalStore(Queries):
             self._on_fail,
             opened.decide,
         )
-        self.failed: asyncio.Future[None] = loop.create_future()  # done when the log has failed
+        self.on_failed: Callable[[], None] | None = None  # called when the log fails, before it answers an append
         self._stopped = asyncio.Event()  # what happens by itself ends
         self._removal = Removal(
             opened.config,
@@ -68,6 +69,11 @@ class LocalStore(Queries):
         self._replayed = (self._views.records, self._views.messages)
         self._batches = 0
         self._is_discarded = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the log refuses appends until a restart."""
+        return self._log.failed
 
     async def close(self) -> None:
         """Commit accepted appends, checkpoint the views and unlock the folder."""
@@ -213,8 +219,8 @@ class LocalStore(Queries):
             raise StoreFailed("the log has failed: its views take no checkpoint until a restart")
 
     def _on_fail(self) -> None:
-        if not self.failed.done():
-            self.failed.set_result(None)
+        if self.on_failed is not None:
+            self.on_failed()
 
     def _on_sync(self) -> None:
         awaited, self._checkpoint_awaited = self._checkpoint_awaited, None

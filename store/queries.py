@@ -57,6 +57,11 @@ class Queries:
         """All reads are in order here, and none holds up a commit."""
         return self
 
+    @property
+    def position(self) -> int:
+        """Up to where the views have folded the log."""
+        return self._views.position
+
     async def bounds(self, queue: bytes) -> Bounds:
         return self._views.bounds((queue,))[0]
 

@@ -21,7 +21,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from gateway.config.cluster import ClusterConfig, Options
 from gateway.config.cluster import check as check_cluster
 from gateway.config.limits import any_of, bounded, check_table, one_of
-from gateway.config.listeners import WAYS, ListenerConfig, check, check_client_ids
+from gateway.config.listeners import WAYS, ListenerConfig, check, check_client_ids, parse_address
 from gateway.config.split import SplitConfig
 from gateway.config.split import check as check_split
 from matcher.names import MAX_LENGTH, MAX_LEVELS
@@ -127,6 +127,9 @@ class GrpcConfig:
     """The front for cloud services."""
 
     port: int = bounded(7070, -1, 65_535)  # 0: a free one; -1: none
+    # "host:port" by which clients reach this node's port: RocketMQ's clients are told of all nodes that have one. "":
+    # they are told of the address that they use.
+    advertise: str = ""
     # Groups of RocketMQ clients that differ from the defaults. In the environment as JSON.
     groups: list[GroupConfig] = field(default_factory=list)
     # "anonymous", "password", "certificate", and for RocketMQ clients "signature".
@@ -452,6 +455,13 @@ def _check_front_tls(name: str, certificate: str, key: str, client_ca: str, auth
 
 
 def _check_grpc(grpc: GrpcConfig) -> None:
+    if grpc.advertise:
+        try:
+            port = parse_address(grpc.advertise)[1]
+        except ValueError as error:
+            raise ConfigError(f"grpc.advertise: {error}") from error
+        if port <= 0:
+            raise ConfigError(f"grpc.advertise is host:port, not {grpc.advertise!r}")
     _require("grpc.", _check_front_tls("grpc", grpc.certificate, grpc.key, grpc.client_ca, grpc.auth))
     for number, group in enumerate(grpc.groups):
         _require(f"grpc.groups[{number}].", check_table(group) or ("" if group.name else "name must not be empty"))

@@ -44,6 +44,7 @@ _GAUGES: Final = (
 _LINK_COUNTERS: Final = (
     ("sluice_gateway_reconnects", "Streams to the store that broke", "store_reconnects"),
     ("sluice_gateway_gaps", "Times that the gateway missed commits", "store_gaps"),
+    ("sluice_gateway_copy_reads", "Reads that the node's own copy of a shared log answered", "copy_reads"),
 )
 _CLUSTER: Final = {
     "leads": "1 while this node leads the cluster",

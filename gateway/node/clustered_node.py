@@ -138,6 +138,7 @@ class ClusteredStoreNode:
         except (StoreError, OSError) as error:
             log.critical("this node takes part in the cluster no more: %s", error)
             self._member.damage = str(error)
+            self._listener.serve_copy(None)
             self._on_role(Role.FOLLOWER, None)
             if isinstance(error, StoreFailed | OSError | SharedLogMisconfigured):  # a start does not mend the others
                 self.ended.set()
@@ -207,7 +208,7 @@ class ClusteredStoreNode:
         self._let_go.set()
 
     async def _show(self, local: LocalStore | None) -> None:
-        """Show the copy of a follower over HTTP, or nothing."""
+        """Show the copy of a follower over HTTP and to the gateways of this node, or nothing."""
         if local is self._followed and local is not None:
             return
         await self._http.show(None)
@@ -216,6 +217,7 @@ class ClusteredStoreNode:
             self._authority = None
         self._followed = local
         self._admin.serve_copy(local)
+        self._listener.serve_copy(local)
         if local is not None:
             store = cast("Store", local)  # it answers all that reads
             self._authority = Authority(store, self.config.mqtt.max_wrong_passwords)

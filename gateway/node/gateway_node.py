@@ -44,11 +44,19 @@ class GatewayNode:
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
         self._store = store = await RemoteStore.open(
-            config.split.store, name.decode(), EventReceiver(), settings, routed, credentials, config.cluster.address
+            config.split.store,
+            name.decode(),
+            EventReceiver(),
+            settings,
+            routed,
+            credentials,
+            config.cluster.address,
+            config.split.store[0] if config.cluster.log else "",
+            config.grpc.advertise,
         )
         store.on_lost(self.ended.set)
         self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)
-        self._rpc = rpc = rpc_server(store, authority, config)
+        self._rpc = rpc = rpc_server(store, authority, config, lambda: store.services)
         self._devices = devices = Devices(store, authority, config, self.counters, name, self._more_figures)
         self._http = HttpFront(config.http)
         pages = HttpPages(

@@ -1,5 +1,6 @@
 """The gRPC listener of a node, with Sluice's own service and RocketMQ's."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +38,11 @@ class RpcServer:
         limits: RpcLimits | None = None,
         config: GrpcConfig | None = None,
         shares_port: bool = False,
+        services: Callable[[], Sequence[str]] = list,
     ) -> None:
-        """shares_port: with other processes of the node."""
+        """shares_port: with other processes of the node. services: addresses of this and other nodes' ports that
+        clients may use; none: those that they use."""
+        self._services = services
         self._config = config or GrpcConfig()
         self._authority = authority
         self._callers: Callers | None = None
@@ -87,7 +91,9 @@ class RpcServer:
                 ("grpc.max_allowed_incoming_connections", room_for_services(config.max_connections)),
             ),
         )
-        self._rocket = RocketService(self._store, self._service.groups, self._service.pulls, self._limits, self._groups)
+        self._rocket = RocketService(
+            self._store, self._service.groups, self._service.pulls, self._limits, self._groups, self._services
+        )
         add_SluiceServicer_to_server(self._service, server)
         add_MessagingServiceServicer_to_server(self._rocket, server)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

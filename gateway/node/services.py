@@ -37,7 +37,8 @@ class Services:
     ) -> None:
         """sources, admissions: see `gateway.http.metrics`."""
         self._config = config
-        self.rpc = rpc_server(engine, authority, config)
+        own = [config.grpc.advertise] if config.grpc.advertise else []
+        self.rpc = rpc_server(engine, authority, config, lambda: own)
         self.http = HttpFront(config.http)
         self.admin = AdminFront(config.data_dir)
         self.admin.serve(engine, sessions)
@@ -76,8 +77,10 @@ class Services:
         await self.admin.stop()
 
 
-def rpc_server(store: Store, authority: Authority, config: Config) -> RpcServer | None:
-    """The gRPC server of a process; None if it has none."""
+def rpc_server(
+    store: Store, authority: Authority, config: Config, services: Callable[[], Sequence[str]]
+) -> RpcServer | None:
+    """The gRPC server of a process; None if it has none. services: see `RpcServer`."""
     if config.grpc.port < 0:
         return None
     mqtt = config.mqtt
@@ -86,7 +89,7 @@ def rpc_server(store: Store, authority: Authority, config: Config) -> RpcServer 
         max_topic_length=mqtt.max_topic_length,
         max_topic_levels=mqtt.max_topic_levels,
     )
-    return RpcServer(store, authority, limits, config.grpc, config.split.share_ports)
+    return RpcServer(store, authority, limits, config.grpc, config.split.share_ports, services)
 
 
 async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:

@@ -2,13 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 import grpc.aio
 
 from gateway.rocketmq.access import client_key_of
 from gateway.rocketmq.clients import GroupConfigs, TelemetryClient, TelemetryClients
+from gateway.rocketmq.endpoints import endpoints_of
 from gateway.rocketmq.lease_renewal import LeaseRenewal
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -51,7 +53,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     """Answers the calls of RocketMQ's clients.
 
     groups, pulls: those of the native service, so that members of both protocols wait in the same lines. configured:
-    groups that differ from the defaults, by name.
+    groups that differ from the defaults, by name. services: addresses of nodes that clients are told of.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         pulls: PullCalls,
         limits: RpcLimits,
         configured: GroupConfigs,
+        services: Callable[[], Sequence[str]],
     ) -> None:
+        self._services = services
         self._store = store
         self._leases = LeaseRenewal(groups)
         self._clients = TelemetryClients(store, limits.max_message_bytes, configured)
@@ -80,11 +84,15 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
     @_or_status(pb.QueryRouteResponse)
     async def QueryRoute(self, request: pb.QueryRouteRequest, context: _Context) -> pb.QueryRouteResponse:
         """Return a queue for each partition, for pull consumers. Other clients may use any of them: a message's topic
-        determines its partition, and members of a group receive from all partitions."""
+        determines its partition, and members of a group receive from all partitions.
+
+        The queues are at all nodes in turn. Each topic begins with another one."""
         count = 1
         if not request.topic.name.startswith("%DLQ%"):
             count = self._store.partition_count(parent_of_topic(request.topic))
-        queues = [self._queue(request.topic, request.endpoints, number) for number in range(count)]
+        brokers = self._brokers(request.endpoints)
+        first = crc32(request.topic.name.encode())
+        queues = [_queue(request.topic, brokers[(first + each) % len(brokers)], each) for each in range(count)]
         return pb.QueryRouteResponse(status=OK, message_queues=queues)
 
     @_or_status(pb.QueryAssignmentResponse)
@@ -92,8 +100,8 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         self, request: pb.QueryAssignmentRequest, context: _Context
     ) -> pb.QueryAssignmentResponse:
         source_of(request.group, request.topic, self._store)
-        queue = self._queue(request.topic, request.endpoints, -1)
-        return pb.QueryAssignmentResponse(status=OK, assignments=[pb.Assignment(message_queue=queue)])
+        queues = [_queue(request.topic, broker, -1) for broker in self._brokers(request.endpoints)]
+        return pb.QueryAssignmentResponse(status=OK, assignments=[pb.Assignment(message_queue=each) for each in queues])
 
     @_or_status(pb.HeartbeatResponse)
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: _Context) -> pb.HeartbeatResponse:
@@ -246,12 +254,14 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         finally:
             client.ended.set()
 
-    def _queue(self, topic: pb.Resource, endpoints: pb.Endpoints, number: int) -> pb.MessageQueue:
-        """A queue of a topic. Its address is the one that the client used: a node does not know its public address."""
-        broker = pb.Broker(name="sluice", id=0, endpoints=endpoints)
-        return pb.MessageQueue(
-            topic=topic, id=number, permission=pb.READ_WRITE, broker=broker, accept_message_types=_TYPES
-        )
+    def _brokers(self, used: pb.Endpoints) -> list[pb.Broker]:
+        """The nodes, at least one. If none has told its address, it is at the address that the client used."""
+        brokers = [pb.Broker(name=each, id=0, endpoints=endpoints_of(each)) for each in self._services()]
+        return brokers or [pb.Broker(name="sluice", id=0, endpoints=used)]
+
+
+def _queue(topic: pb.Resource, broker: pb.Broker, number: int) -> pb.MessageQueue:
+    return pb.MessageQueue(topic=topic, id=number, permission=pb.READ_WRITE, broker=broker, accept_message_types=_TYPES)
 
 
 async def _responses(received: LeasedMessages) -> AsyncIterator[pb.ReceiveMessageResponse]:

@@ -138,7 +138,9 @@ class MessageStore(LogStore, QueueStore, Protocol):
 
 class BulkReads(Protocol):
     """Reads for those who read much and wait for nothing. They do not hold up commits and answers on their way from a
-    store in another process. In return, what they read may be ahead of the commits that listeners have heard of."""
+    store in another process, and a node's own copy of a shared log may answer them. In return, what they read may be
+    ahead of the commits that listeners have heard of, and the end of `Fetched.bounds` a moment old, but not if the read
+    reaches it."""
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
         """Read up to `max_records` records and `max_bytes` bytes of a queue from `offset` on, as `QueueStore.fetch`."""

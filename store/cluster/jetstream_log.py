@@ -378,7 +378,7 @@ class JetStreamLog:
             self._note_link(client)
             self._changed.set()
 
-        client = Client()
+        client = _TlsClient() if "tls" in self._connect else Client()
         # In seconds, and whole ones only by the client's annotations.
         times: Any = {
             "connect_timeout": min(2.0, self._timeout),
@@ -429,6 +429,16 @@ class JetStreamLog:
         """Tell all requests under way that their connection is gone."""
         self._lost.set_result(None)
         self._lost = asyncio.get_running_loop().create_future()
+
+
+class _TlsClient(Client):
+    """Tells nothing to a server without TLS. The client itself uses TLS if the server asks for it, and not else."""
+
+    def _connect_command(self) -> bytes:
+        link = _link(self)
+        if link is None or link.get_extra_info("ssl_object") is None:
+            raise nats.errors.Error("the server asks for no TLS, and the address begins with tls://")
+        return super()._connect_command()
 
 
 def _connect_options(values: dict[str, str | int | float | bool], is_tls: bool) -> dict[str, Any]:

@@ -177,8 +177,16 @@ class Replica:
             self._opened = self._leadership = None
             leadership.close()  # it is over, unless something else has closed the log
             raise Deposed(str(error)) from error
-        self.engine.failed.add_done_callback(lambda _: leadership.close())
+        self.engine.on_failed = self._on_failed
+        if self.engine.has_failed:
+            self._on_failed()
         self._saving = self._loop.create_task(self._save_forever(self.engine, leadership))
+
+    def _on_failed(self) -> None:
+        """End the leadership before an append hears that the log failed: the next leader knows if it was decided."""
+        if self._leadership is not None:
+            self._leadership.close()
+        self._on_over()
 
     async def follow(self) -> None:
         """Raises `StoreFailed` if the engine's log has failed, and OSError."""
@@ -187,7 +195,7 @@ class Replica:
             if self.before_close is not None:
                 await self.before_close()
             await self._close_store()
-            if engine.failed.done():
+            if engine.has_failed:
                 raise StoreFailed("the log failed while this node led: restart it")
         await self._open()
 

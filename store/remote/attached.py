@@ -78,11 +78,13 @@ class Attached:
         producer: bytes,
         routed: bool,
         node: str,
+        services: str,
     ) -> None:
         self.gateway = gateway
         self._name = gateway.encode()
         self.producer = producer
         self.node = node  # address of the store of its node; empty: not of a cluster
+        self.services = services  # address at which it serves cloud services; empty: none
         self.link = Link(config.window_bytes)
         self.has_left = False
         self.stream: Stream | None = None  # None while it is not connected
@@ -177,6 +179,9 @@ class Attached:
 
     def send_nodes(self, nodes: bytes) -> None:
         self._put(Item.NODES, nodes)
+
+    def send_services(self, services: bytes) -> None:
+        self._put(Item.SERVICES, services)
 
     def check(self, held: Sequence[HeldMessage]) -> None:
         """Send half messages whose producers are to be checked with."""

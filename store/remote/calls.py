@@ -113,4 +113,5 @@ class RemoteCalls(ABC):
     group_creator = _remote(Store.group_creator)
 
 
-POP, PRODUCED = (next(method for method in METHODS if method.name == name) for name in ("pop", "produced"))
+_BY_NAME: Final = {method.name: method for method in METHODS}
+FETCH, POP, PRODUCED, READ = (_BY_NAME[name] for name in ("fetch", "pop", "produced", "read"))

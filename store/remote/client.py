@@ -48,6 +48,7 @@ from store.remote.calls import POP, Method, RemoteCalls, encode
 from store.remote.config import RemoteConfig
 from store.remote.faults import RemoteFault, error_of
 from store.remote.link import Link, LinkBroken
+from store.remote.own_copy import OwnCopy
 from store.remote.questions import Questions
 from store.remote.stream import Stream
 from store.remote.wants import RemoteWants
@@ -69,7 +70,7 @@ _OPTIONS: Final = (
 _decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode
 _decode_stats: Final = msgspec.msgpack.Decoder(StoreStats).decode
 _decode_held: Final = msgspec.msgpack.Decoder(list[HeldMessage]).decode
-_decode_nodes: Final = msgspec.msgpack.Decoder(list[str]).decode
+_decode_addresses: Final = msgspec.msgpack.Decoder(list[str]).decode
 _decode_fault: Final = msgspec.msgpack.Decoder(RemoteFault).decode
 
 
@@ -108,6 +109,8 @@ class RemoteStore(RemoteCalls):
         routed: bool,
         credentials: Credentials | None = None,
         node: str = "",
+        copy: str = "",
+        services: str = "",
     ) -> None:
         self._partitions = 0  # of a parent topic without a number of its own
         self._parent_partitions: dict[bytes, int] = {}
@@ -118,6 +121,8 @@ class RemoteStore(RemoteCalls):
         self.is_connected = False
         self._addresses = addresses
         self._node = node
+        self._own_services = services
+        self.services: list[str] = []  # addresses at which gateways serve cloud services, as far as they tell
         self._served_at = ""  # the address of the store that served last
         self._event_receiver = receiver
         self._config = config
@@ -134,7 +139,9 @@ class RemoteStore(RemoteCalls):
             self._loop, config.max_pending_bytes, partial(self._put, Item.APPEND), lambda: receiver.position
         )
         self._questions = Questions(config.max_calls, self._put)
-        self.bulk = RemoteBulkReads(self._ask, config.max_bulk_reads)
+        self._copy = OwnCopy(copy, lambda: (self._opening, receiver.position)) if copy else None
+        self._beside = {copy, node} - {""}  # addresses of the store of this gateway's own node
+        self.bulk = RemoteBulkReads(self._ask, config.max_bulk_reads, self._copy)
         self._listeners = CommitListeners()
         self._items: deque[tuple[int, bytes]] = deque()  # that have arrived and are not handled
         self._commits: deque[Commit] = deque()  # that listeners have not heard of
@@ -159,17 +166,21 @@ class RemoteStore(RemoteCalls):
         routed: bool = True,
         credentials: Credentials | None = None,
         node: str = "",
+        copy: str = "",
+        services: str = "",
     ) -> "RemoteStore":
         """Connect to the store as the gateway of this name.
 
         `address`: `host:port` or `unix:path`, or a list of them, where nodes with one log are; the one that leads
         serves. `routed`: receive only commits that match watched filters. `credentials` is called for the TLS
         credentials of each connection over TCP. `node`: where other nodes of a cluster reach the store of this one;
-        their gateways hear of it. Raises `StoreClosed` when the store cannot be reached in the grace time, or refuses
-        to serve this gateway.
+        their gateways hear of it. `copy`: where this gateway reaches the store of its own node, on the same machine,
+        which answers bulk reads while another node leads. `services`: where clients reach the cloud services of this
+        gateway; all gateways hear of it. Raises `StoreClosed` when the store cannot be reached in the grace time, or
+        refuses to serve this gateway.
         """
         addresses = Addresses([address] if isinstance(address, str) else address)
-        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials, node)
+        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials, node, copy, services)
         store._part()
         store._running = store._loop.create_task(store._run())
         try:
@@ -199,6 +210,8 @@ class RemoteStore(RemoteCalls):
             self._grace.cancel()
         if self.wants is not None:
             self.wants.stop()
+        if self._copy is not None:
+            await self._copy.close()
         self._fail(StoreClosed("the store is closed"))
 
     # --- store.api.Store
@@ -262,6 +275,7 @@ class RemoteStore(RemoteCalls):
             "store_reconnects": max(0, self.reconnects - 1),
             "store_gaps": self._event_receiver.gaps,
             "store_pending_bytes": self._appends.pending_bytes,
+            "copy_reads": self._copy.answers if self._copy is not None else 0,
         }
 
     def on_lost(self, listener: Callable[[], None]) -> None:
@@ -344,7 +358,7 @@ class RemoteStore(RemoteCalls):
             await self._welcomed(_decode_welcome(first))
             stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._handle_message)
             self.is_connected = True
-            self.bulk.attach(second, self._producer)
+            self.bulk.attach(second, self._producer, is_beside=self._addresses.current in self._beside)
             self._trouble = ""
             self._note_address()
             self.reconnects += 1
@@ -362,7 +376,16 @@ class RemoteStore(RemoteCalls):
     def _hello(self) -> Hello:
         known, received, behind = self._event_receiver.position, self._link.received, self._appends.open_behind
         return Hello(
-            VERSION, self._producer, self.gateway, self._opening, known, received, self._routed, behind, self._node
+            VERSION,
+            self._producer,
+            self.gateway,
+            self._opening,
+            known,
+            received,
+            self._routed,
+            behind,
+            self._node,
+            self._own_services,
         )
 
     async def _welcomed(self, welcome: Welcome) -> None:
@@ -494,7 +517,9 @@ class RemoteStore(RemoteCalls):
         elif kind == Item.KNOWN and self.wants is not None:
             self.wants.heard(body)
         elif kind == Item.NODES:
-            self._addresses.learned(_decode_nodes(body))
+            self._addresses.learned(_decode_addresses(body))
+        elif kind == Item.SERVICES:
+            self.services = _decode_addresses(body)
         elif kind == Item.CHECK:
             self._check(_decode_held(body))
 

@@ -12,6 +12,7 @@ class RemoteConfig:
     max_outbox_bytes: int = 16 << 20  # store: waiting to be sent to a gateway; it gets no commits beyond them
     max_calls: int = 1024  # open calls of a gateway
     max_bulk_reads: int = 8  # open bulk reads of a gateway, of some MiB each
+    max_copy_lag: int = 64 << 20  # bytes that a copy may be behind what a gateway knows of the log, to be read
     max_gateways: int = 256  # store: attached gateways, and those that may still come back
     heartbeat_s: float = 1.0  # an idle side sends a heartbeat this often
     silence_s: float = 5.0  # a stream without a message for this time is broken
@@ -20,7 +21,7 @@ class RemoteConfig:
 
     def __post_init__(self) -> None:
         sizes = ("window_bytes", "max_pending_bytes", "max_outbox_bytes")
-        for name in (*sizes, "max_calls", "max_bulk_reads", "max_gateways"):
+        for name in (*sizes, "max_calls", "max_bulk_reads", "max_copy_lag", "max_gateways"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         if not 0 < self.heartbeat_s < self.silence_s:

@@ -16,9 +16,24 @@ import grpc.aio
 import msgspec
 
 from store.api import Redelivery
+from store.local_store import LocalStore
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
-from store.remote.wire import CHANNEL_OPTIONS, METHOD, READ, SERVICE, STATUS, VERSION, Hello, Verdict, Welcome, refusal
+from store.remote.copy_reads import CopyReads, NotReadable
+from store.remote.own_copy import OPENING, POSITION
+from store.remote.wire import (
+    CHANNEL_OPTIONS,
+    METHOD,
+    READ,
+    READ_COPY,
+    SERVICE,
+    STATUS,
+    VERSION,
+    Hello,
+    Verdict,
+    Welcome,
+    refusal,
+)
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +72,7 @@ class StoreListener:
         self._leader = leader
         self._status = status
         self._server: Server | None = None
+        self._copy: CopyReads | None = None
         self._servers: list[grpc.aio.Server] = []
 
     async def open(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
@@ -69,6 +85,7 @@ class StoreListener:
         handlers = {
             METHOD.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(self._greet),
             READ.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._read),
+            READ_COPY.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._read_copy),
             STATUS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._tell_status),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -87,6 +104,10 @@ class StoreListener:
         """Hand all further greetings to `server`. None: this node does not lead."""
         self._server = server
 
+    def serve_copy(self, store: LocalStore | None) -> None:
+        """Answer reads of gateways from this copy of a log that another node leads. None: there is none."""
+        self._copy = None if store is None else CopyReads(store, self._config)
+
     async def close(self) -> None:
         await asyncio.gather(*(server.stop(0) for server in self._servers))
 
@@ -97,6 +118,15 @@ class StoreListener:
         if self._server is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no store is served here")
         return await self._server.read(body, context)
+
+    async def _read_copy(self, body: bytes, context: Context) -> bytes:
+        known = dict(context.invocation_metadata() or ())
+        try:
+            if self._copy is None:
+                raise NotReadable("this node follows nobody")
+            return await self._copy.read(body, str(known.get(OPENING)), int(known.get(POSITION, 0)))
+        except (NotReadable, ValueError) as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     async def _greet(self, _requests: object, context: Context) -> None:
         try:

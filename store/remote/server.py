@@ -48,6 +48,7 @@ class StoreServer:
         self.gateways: dict[bytes, Attached] = {}  # by producer
         self._gone: list[Gone] = []
         self._nodes: list[str] = []  # that gateways were told of
+        self._services: list[str] = []  # likewise
         self._listener: StoreListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._finding = asyncio.Lock()
@@ -205,16 +206,26 @@ class StoreServer:
             hello.producer,
             hello.routed,
             hello.node,
+            hello.services,
         )
         sequence, missing, _ = produced
         if missing:
             sequence -= 1
+        self._warn_of_namesakes(gateway)
         self.gateways[hello.producer] = gateway
         self._send_nodes(gateway)
         gateway.send_stats(encode(self._engine.stats()))
         if hello.behind >= 0:
             gateway.resume(hello.behind, sequence, missing)
         return gateway, self._welcome(Verdict.STARTS, sequence=sequence)
+
+    def _warn_of_namesakes(self, new: Attached) -> None:
+        """Two nodes of a cluster under one name have gateways that replace each other for ever."""
+        place = new.gateway.partition("/")[0]
+        for other in self.gateways.values():
+            if other.node != new.node and other.gateway.partition("/")[0] == place:
+                text = "gateway %s of the node at %s replaces the one of the node at %s: do two nodes have one name?"
+                log.warning(text, place, new.node, other.node)
 
     def _welcome(self, verdict: Verdict, reason: str = "", received: int = 0, sequence: int = 0) -> Welcome:
         engine = self._engine
@@ -327,13 +338,19 @@ class StoreServer:
                     gateway.send_stats(stats)
 
     def _send_nodes(self, new: Attached | None) -> None:
-        """Tell all gateways which nodes there are, if that has changed, and a new gateway in any case."""
+        """Tell all gateways which nodes and services there are, if that has changed, and a new gateway in any case."""
         nodes = sorted({each.node for each in self.gateways.values() if each.node})
         message = encode(nodes)
         for gateway in self.gateways.values() if nodes != self._nodes else (new,):
             if gateway is not None and nodes:
                 gateway.send_nodes(message)
         self._nodes = nodes
+        services = sorted({each.services for each in self.gateways.values() if each.services})
+        message = encode(services)
+        for gateway in self.gateways.values() if services != self._services else (new,):
+            if gateway is not None and (services or self._services):
+                gateway.send_services(message)
+        self._services = services
 
     def _check(self, held: Sequence[HeldMessage]) -> Collection[int] | None:
         """Have all gateways check transactions. They say later whose publishers they ask."""

@@ -16,6 +16,7 @@ from store.api import Redelivery
 
 METHOD: Final = "/sluice.store.v1.Store/Attach"
 READ: Final = "/sluice.store.v1.Store/Read"  # see `store.remote.bulk`
+READ_COPY: Final = "/sluice.store.v1.Store/ReadCopy"  # see `store.remote.copy_reads`
 STATUS: Final = "/sluice.store.v1.Store/Status"  # see `store.remote.status`
 SERVICE: Final = "sluice.store.v1.Store"
 VERSION: Final = 1  # of this layout and of the items
@@ -51,6 +52,7 @@ class Item(IntEnum):
     KNOWN = 23  # number u32 of a WATCH that is in effect from here on
     REFUSED = 22  # sequence u64, error in MessagePack
     NODES = 24  # addresses of the stores of all nodes that have a gateway attached, in MessagePack
+    SERVICES = 25  # addresses at which attached gateways serve cloud services, in MessagePack
 
 
 class Greeting(msgspec.Struct, frozen=True, array_like=True):
@@ -74,6 +76,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     routed: bool  # it gets only commits that match its filters; otherwise all commits
     behind: int  # position before the records of all its appends that were not answered; -1: there are none
     node: str = ""  # address of the store of its node, if that is part of a cluster
+    services: str = ""  # address at which it serves cloud services, for clients to be told of; empty: none
 
 
 class Verdict(IntEnum):

@@ -31,6 +31,7 @@ class ClusterNode(NodeProcess):
         config.write_text(
             f"[cluster]\nname = '{self.name}'\nlog = '{log}'\nlisten = '127.0.0.1:{self.store_port}'\n"
             f"leader_timeout_s = {LEADER_TIMEOUT_S}\npoll_ms = 20\n{settings}"
+            f"\n[grpc]\nadvertise = '{self.endpoint}'\n"
         )
         self.flags = ("--config", str(config))
 

@@ -290,6 +290,31 @@ def survive() -> None:
         continue
 
 
+def move() -> None:
+    """It knows one node of a cluster, which is killed when this has said so: the same objects go on at the others."""
+    service, sender = consumer("group", wait_s=5), producer("home")
+    pushed: Queue[str] = Queue()
+
+    def consume(message: Any) -> bool:
+        pushed.put(message.body.decode())
+        return True
+
+    consumer("pushed").shutdown()
+    PushConsumer(configuration(), "pushed", Listener(consume), {"home": ALL}).startup()
+    _until_done(lambda: sender.send(message("before")))
+    assert pushed.get(timeout=60) == "before"
+    print("ready", flush=True)
+    assert sys.stdin.readline() == "go on\n"
+    _until_done(lambda: sender.send(message("after")))
+    found: set[str] = set()
+    while not found >= {"before", "after"}:
+        for each in _until_done(lambda: service.receive(10, 60)):
+            found.add(each.body.decode())
+            _until_done(lambda each=each: service.ack(each))
+    while pushed.get(timeout=60) != "after":
+        continue
+
+
 def _until_done(call: Callable[[], Any]) -> Any:
     """The client gives up sooner than a node starts."""
     for _ in range(60):

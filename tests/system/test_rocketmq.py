@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.system.clusters import Cluster
+
 pytestmark = pytest.mark.slow
 
 SERVICE = Path(__file__).with_name("rocketmq_service.py")
@@ -104,6 +106,24 @@ def test_services_continue_when_the_node_was_killed(rocket_node: Callable[..., A
     process.stdin.write("go on\n")
     process.stdin.flush()
     assert process.stdout.readline() == "done\n", node.log()
+
+
+def test_services_go_on_at_other_nodes_of_a_cluster(scenario: Starts, tmp_path: Path) -> None:
+    """The node that they were told of is gone for good."""
+    cluster = Cluster(tmp_path)
+    try:
+        cluster.start()
+        first = cluster.nodes[0]
+        process = scenario(first, "move")
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+        first.kill_all()
+        cluster.leader(but=first)
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n", cluster.nodes[1].log()
+    finally:
+        cluster.stop()
 
 
 def test_messages_of_a_dead_push_consumer_go_to_another_at_once(

@@ -137,6 +137,8 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[split]\nrole = 'store'\nlisten = 'db.example:7071'\n", "anybody could access the store"),
         ("[split]\nrole = 'gateway'\nstore = '127.0.0.1:0'\n", "split.store must have the port of the store"),
         ("[split]\nrole = 'gateway'\nstore = 'a:1,b'\n", "split.store: 'b' is neither host:port"),
+        ("[grpc]\nadvertise = 'n1.example'\n", "grpc.advertise: 'n1.example' is neither host:port"),
+        ("[grpc]\nadvertise = 'unix:/s'\n", "grpc.advertise is host:port, not 'unix:/s'"),
         ("[cluster]\nname = 'n1'\n", r"cluster.log is needed by the other settings of \[cluster\]"),
         ("[cluster]\nlog = '/data'\n", "cluster.log begins with one of s3://"),
         (CLUSTER.replace("n1", "n 1"), "cluster.name is 1 to 64 letters"),

@@ -120,6 +120,32 @@ async def test_routes_have_the_endpoints_of_the_client(wire: Wire) -> None:
     assert (assignment.message_queue.id, assignment.message_queue.broker.endpoints) == (-1, endpoints)
 
 
+async def test_routes_name_all_nodes_that_told_their_addresses(tmp_path: Path) -> None:
+    engine = await Engine.open(tmp_path, StoreConfig(segment_size=1 << 20))
+    told = ["10.0.0.1:7070", "n2.example:443", "[::1]:7072"]
+    server = RpcServer(engine, Authority(engine, 0), services=lambda: told)
+    port = await server.start("127.0.0.1", 0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        wire = Wire(channel)
+        endpoints = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="mq.example", port=443)])
+        route = (await wire.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=endpoints))).message_queues
+        assert [each.id for each in route] == [0, 1, 2, 3]
+        assert route[0].broker == route[3].broker
+        nodes = {pb.IPv4: ("10.0.0.1", 7070), pb.DOMAIN_NAME: ("n2.example", 443), pb.IPv6: ("[::1]", 7072)}
+        asked = pb.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=endpoints)
+        assigned = [each.message_queue for each in (await wire.call("QueryAssignment", asked)).assignments]
+        assert [each.id for each in assigned] == [-1, -1, -1]
+        for queues in (route[:3], assigned):
+            found = [each.broker.endpoints for each in queues]
+            assert {each.scheme: (each.addresses[0].host, each.addresses[0].port) for each in found} == nodes
+            assert len({each.broker.name for each in queues}) == 3
+        told.clear()
+        route = (await wire.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=endpoints))).message_queues
+        assert all(each.broker.endpoints == endpoints for each in route)
+    await server.stop(0.2)
+    await engine.close()
+
+
 async def test_a_topic_has_as_many_queues_as_its_parent_topic_has_partitions(wire: Wire) -> None:
     topic = pb.Resource(name="wide")
     route = await wire.call("QueryRoute", pb.QueryRouteRequest(topic=topic))

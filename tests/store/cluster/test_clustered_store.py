@@ -10,7 +10,7 @@ import pytest
 
 import record
 from record.layout import Kind
-from store.api import topic_queue
+from store.api import Appended, topic_queue
 from store.cluster import replica
 from store.cluster.history import unpack_history
 from store.cluster.member import NotLeading, Role
@@ -18,7 +18,7 @@ from store.cluster.shared_log import SharedLogDamaged, SharedLogUnavailable
 from store.cluster.slot import SlotKind, parse_slot
 from store.data_folder import read_meta
 from store.engine import Engine
-from store.errors import RecordTooLarge, StoreClosed, StoreError
+from store.errors import RecordTooLarge, StoreClosed, StoreError, StoreFailed
 from store.queries import Queries
 from store.views.database.database import seen_checkpoint
 from tests.store.cluster.nodes import CONFIG, Node, Nodes, Port, Writer, append
@@ -413,7 +413,20 @@ async def test_a_leader_stops_when_its_disk_fails(nodes: Nodes):
     node = await nodes.start_leader()
     await nodes.start("b")
     await nodes.settle()
-    node.engine._log.fail(OSError("no disk"))
+    engine, answers = node.engine, list[Appended]()
+
+    def done(appended: Appended) -> None:
+        assert isinstance(appended.error, StoreFailed)
+        assert not node.leads, "listeners have heard before that the leadership is over"
+        answers.append(appended)
+
+    node.port.cut()
+    for _ in range(2):  # one is under way, one waits
+        engine.append([message()], done)
+        await asyncio.sleep(0)
+    engine._log.fail(OSError("no disk"))
+    node.port.mend()
+    await until(lambda: len(answers) == 2)
     async with patience():
         with pytest.raises(StoreError, match="failed"):
             await node.running

@@ -197,6 +197,35 @@ async def test_a_gateway_hears_of_the_nodes_of_others(nodes: list[Node], tmp_pat
         await store.close()
 
 
+async def test_a_store_tells_of_two_nodes_under_one_name(
+    nodes: list[Node], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = nodes
+    async with a.leading(tmp_path / "s"):
+        first = await RemoteStore.open(a.address, "n1.g1/1", EventReceiver(), CONFIG, node=a.address)
+        again = await RemoteStore.open(a.address, "n1.g1/2", EventReceiver(), CONFIG, node=a.address)
+        assert not caplog.messages, "a gateway may be started again"
+        twin = await RemoteStore.open(a.address, "n1.g1/3", EventReceiver(), CONFIG, node=b.address)
+        assert f"n1.g1 of the node at {b.address} replaces the one of the node at {a.address}" in caplog.text
+        for store in (first, again, twin):
+            await store.close()
+
+
+async def test_gateways_hear_where_services_of_others_are(nodes: list[Node], tmp_path: Path) -> None:
+    a, _ = nodes
+    async with a.leading(tmp_path / "data"):
+        silent = await RemoteStore.open(a.address, "f", EventReceiver(), CONFIG)
+        store = await RemoteStore.open(a.address, "g", EventReceiver(), CONFIG, services="n1:7070")
+        other = await RemoteStore.open(a.address, "h", EventReceiver(), CONFIG, services="n2:7070")
+        for each in (silent, store, other):
+            await until(lambda each=each: each.services == ["n1:7070", "n2:7070"])
+        await other.close()
+        await until(lambda: store.services == silent.services == ["n1:7070"])
+        await store.close()
+        await until(lambda: silent.services == [])
+        await silent.close()
+
+
 async def test_a_leader_that_died_is_left_for_the_list(nodes: list[Node], tmp_path: Path) -> None:
     a, b = nodes
     a.leader = "unix:/nowhere/at/all"

@@ -183,6 +183,24 @@ async def test_a_server_that_takes_small_messages_only_is_refused(tmp_path: Path
         await open_shared_log(servers.url("log"), {"replicas": 1})
 
 
+async def test_a_server_without_tls_hears_no_password() -> None:
+    heard = b""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heard
+        writer.write(b'INFO {"version": "2.10.0", "max_payload": 8388608, "auth_required": true}\r\n')
+        while data := await reader.read(1000):
+            heard += data
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"tls://127.0.0.1:{server.sockets[0].getsockname()[1]}/log"
+        options = {"user": "u", "password": "secret", "request_timeout_s": 0.5}
+        with pytest.raises(SharedLogUnavailable, match="the server asks for no TLS"):
+            await open_shared_log(url, options)
+    assert not heard
+
+
 async def test_replicas_need_a_cluster(tmp_path: Path) -> None:
     with single(tmp_path) as servers, pytest.raises(SharedLogMisconfigured, match="replicas > 1 not supported"):
         await open_shared_log(servers.url("log"), {})

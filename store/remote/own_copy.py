@@ -1,0 +1,87 @@
+"""The copy of the log that a gateway's own node has. See `store.remote.copy_reads` for what it answers."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from store.remote.calls import FETCH, READ, Method
+from store.remote.copy_reads import NO_ANSWER
+from store.remote.wire import CHANNEL_OPTIONS, READ_COPY
+
+OPENING: Final = "sluice-opening"  # metadata of a request
+POSITION: Final = "sluice-position"
+
+_ANSWER_S: Final = 2.0  # for the copy to answer
+_FIRST_AWAY_S: Final = 1.0  # a copy that cannot be read is left alone for this time, then twice as long, …
+_LONGEST_AWAY_S: Final = 30.0
+_END_S: Final = 0.5  # how long it is remembered where the copy ended
+_MAX_ENDS: Final = 1024
+
+Place = tuple[bytes, int]  # a queue and an offset; b"": the log and a position
+
+
+class OwnCopy:
+    """The copy at an address. `knows`: the opening of the log that this gateway is attached to, "" if there is none,
+    and the position up to which it knows the log."""
+
+    def __init__(self, address: str, knows: Callable[[], tuple[str, int]]) -> None:
+        self._address = address
+        self._knows = knows
+        self._loop = asyncio.get_running_loop()
+        self._channel: grpc.aio.Channel | None = None
+        self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        self._away_s = _FIRST_AWAY_S
+        self._away_until = 0.0
+        # Where the copy had no answer, by queue, and when that was: readers at the end ask the leader at once.
+        self._ends: dict[bytes, tuple[int, float]] = {}
+        self.answers = 0
+
+    async def ask(self, method: Method, arguments: tuple[object, ...], body: bytes) -> bytes | None:
+        """The answer to a bulk read; None: the store of the leader is to be asked."""
+        place = _place_of(method, arguments)
+        opening, position = self._knows()
+        if place is None or not opening or self._loop.time() < self._away_until or self._ends_at(place):
+            return None
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
+            self._call = self._channel.unary_unary(READ_COPY, None, None)
+        try:
+            known = ((OPENING, opening), (POSITION, str(position)))
+            answer: bytes = await self._call(body, metadata=known, timeout=_ANSWER_S)
+        except grpc.aio.AioRpcError:
+            self._away_until = self._loop.time() + self._away_s
+            self._away_s = min(2 * self._away_s, _LONGEST_AWAY_S)
+            return None
+        self._away_s = _FIRST_AWAY_S
+        if answer == NO_ANSWER:
+            self._note_end(*place)
+            return None
+        self.answers += 1
+        return answer
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close(None)
+
+    def _ends_at(self, place: Place) -> bool:
+        offset, until = self._ends.get(place[0], (0, 0.0))
+        return place[1] >= offset and self._loop.time() < until
+
+    def _note_end(self, queue: bytes, offset: int) -> None:
+        self._ends.pop(queue, None)
+        self._ends[queue] = offset, self._loop.time() + _END_S
+        if len(self._ends) > _MAX_ENDS:
+            del self._ends[next(iter(self._ends))]
+
+
+def _place_of(method: Method, arguments: tuple[object, ...]) -> Place | None:
+    """What a read begins with; None: a copy does not answer it."""
+    match method, arguments:
+        case _, (bytes(queue), int(offset), *_) if method is FETCH:
+            return queue, offset
+        case _, (int(position), _) if method is READ:
+            return b"", position
+    return None
