@@ -12,7 +12,7 @@ from pathlib import Path
 from store.api import CommitListener, Listening, StoreStats
 from store.commit_listeners import EVERY_COMMIT, CommitListeners
 from store.config import StoreConfig
-from store.errors import StoreError, StoreFailed
+from store.errors import StoreClosed, StoreError, StoreFailed
 from store.exports.stage import Staged, link_segments
 from store.log.commitlog import CommitLog
 from store.log.reader import LogReader
@@ -69,6 +69,7 @@ class LocalStore(Queries):
         self._replayed = (self._views.records, self._views.messages)
         self._batches = 0
         self._is_discarded = False
+        self._is_ending = False  # nothing can be staged any more
 
     @property
     def has_failed(self) -> bool:
@@ -82,6 +83,7 @@ class LocalStore(Queries):
 
     async def _end_log(self) -> None:
         """Commit accepted appends, and checkpoint the views. The files stay open."""
+        self._is_ending = True
         if self._stagings:
             await asyncio.wait(self._stagings)
         await self._log.close()
@@ -113,6 +115,8 @@ class LocalStore(Queries):
         """
         if self._log.failed:
             raise StoreFailed("the log has failed: stop the node and back up its folder")
+        if self._is_ending:
+            raise StoreClosed("the store is closing")
         task = self._loop.create_task(self._stage(folder))
         self._stagings.add(task)
         task.add_done_callback(self._on_staged)

@@ -26,6 +26,7 @@ class ClusterConfig:
     # Seconds without a sign of the leader after which another node leads.
     leader_timeout_s: int = bounded(3, 1, 300)
     poll_ms: int = bounded(50, 1, 10_000)  # between two looks of a follower for something new
+    snapshot_bytes: int = bounded(512 << 20, 1 << 20, 1 << 50)  # of log between two snapshots for nodes that join
     options: Options = field(default_factory=dict)  # of the log's service: credentials, replicas, …
 
     @property

@@ -10,12 +10,14 @@ from typing import Any, Final
 import grpc
 
 from gateway.admin.queries import AdminQueries, WrongRequest
-from store.cluster.clustered_store import ClusteredStore
+from store.cluster.clustered_store import ClusteredStore, LogState
 from store.cluster.member import Role
+from store.cluster.shared_log import SharedLogUnavailable
 from store.errors import StoreClosed
 from store.remote.status import ask_status
 
 _LOOK_S: Final = 0.5  # between two looks whether a new slot came
+_ASKED_S: Final = 5.0  # for the shared log's answer
 _HANDED_S: Final = 45.0  # for another node to lead, and for this one to have read so far; less than a command waits
 
 
@@ -109,8 +111,12 @@ class ClusterMember(AdminQueries):
 
     async def _status(self, body: dict[str, Any]) -> dict[str, Any]:
         """`{"digest", "position"}` → the facts, and under `others` those of other nodes. With `digest` the digest of
-        this node's views at `position`, or at its end."""
+        this node's views at `position`, or at its end. `shared_log`: the first slot that is there and the newest
+        snapshot, if the shared log answers."""
         status = self._about()
+        with suppress(SharedLogUnavailable, TimeoutError):
+            async with asyncio.timeout(_ASKED_S):
+                status["shared_log"] = _facts_of(await self._store.log_state())
         status["others"] = await self._ask_others()
         if body.get("digest"):
             position = body.get("position")
@@ -173,3 +179,18 @@ class ClusterMember(AdminQueries):
                 else f"node {node} did not take over, and no node leads yet"
             )
         return {"leader": node}
+
+
+def _facts_of(log: LogState) -> dict[str, Any]:
+    facts: dict[str, Any] = {"begin": log.begin, "snapshot": None}
+    if log.snapshot is not None:
+        manifest = log.snapshot.manifest
+        facts["snapshot"] = {
+            "number": log.snapshot.number,
+            "slot": manifest.slot,
+            "position": manifest.position,
+            "node": manifest.node,
+            "time_ms": manifest.time_ms,
+            "bytes": manifest.size,
+        }
+    return facts

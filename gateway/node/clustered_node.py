@@ -51,7 +51,7 @@ class ClusteredStoreNode:
         self._followed: LocalStore | None = None  # what HTTP shows while it does not
         self._authority: Authority | None = None  # of that
         self._changed = asyncio.Event()  # the role
-        self._let_go = asyncio.Event()  # no front uses an engine
+        self._let_go = asyncio.Event()  # no front uses an engine, or a copy
         self._let_go.set()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -61,12 +61,18 @@ class ClusteredStoreNode:
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
         about = ClusterConfig(
-            cluster.name, cluster.log, cluster.address, cluster.options, cluster.leader_timeout_s, cluster.poll_ms
+            cluster.name,
+            cluster.log,
+            cluster.address,
+            cluster.options,
+            cluster.leader_timeout_s,
+            cluster.poll_ms,
+            cluster.snapshot_bytes,
         )
         credentials = gateway_credentials(config.split)
         self._store = store = await ClusteredStore.open(config.data_dir, store_config(config), about)
         store.on_role(self._on_role)
-        store.before_close(self._let_go.wait)
+        store.before_close(self._wait_for_fronts)
         self._member = member = ClusterMember(store, cluster.name, cluster.address, self._nodes, credentials)
         self._listener = StoreListener(RemoteConfig(), member.leader, member.status)
         self._http = HttpFront(config.http, member)
@@ -157,6 +163,11 @@ class ClusteredStoreNode:
             self._served.abort()
         self._changed.set()
 
+    async def _wait_for_fronts(self) -> None:
+        """Wait until they have let go of a store that is about to be closed."""
+        self._changed.set()
+        await self._let_go.wait()
+
     async def _change(self) -> None:
         """Bring the fronts to the role of the node, until cancelled."""
         try:
@@ -175,8 +186,12 @@ class ClusteredStoreNode:
                 await self._end_service()
             if engine is not None and self._served is None:
                 await self._serve(engine)
-            elif engine is None and self._store.leader is not None:
-                await self._show(self._store.local)
+            elif engine is None:
+                local = self._store.local
+                if self._store.leader is not None:
+                    await self._show(local)
+                elif local is not self._followed:  # that is about to be closed
+                    await self._show(None)
 
     async def _serve(self, engine: Engine) -> None:
         """Serve gateways: this node leads."""
@@ -218,7 +233,11 @@ class ClusteredStoreNode:
         self._followed = local
         self._admin.serve_copy(local)
         self._listener.serve_copy(local)
-        if local is not None:
+        if local is None:
+            if self._served is None:
+                self._let_go.set()
+        else:
+            self._let_go.clear()
             store = cast("Store", local)  # it answers all that reads
             self._authority = Authority(store, self.config.mqtt.max_wrong_passwords)
             auth = self.config.http.auth

@@ -1,5 +1,6 @@
 """`sluice cluster`: the state of a clustered node, and the change of its leader."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from sluice.console.command import Arguments, Subparsers, add_actions, declare, print_result
@@ -27,6 +28,8 @@ def _status(arguments: Arguments) -> int:
     body = {"digest": arguments.digest or arguments.position is not None, "position": arguments.position}
     facts = admin.ask_node(arguments.data_dir, "/cluster/status", body, body["digest"])
     lines = lines_of(facts) + [line for other in facts["others"] for line in lines_of(other)]
+    if "shared_log" in facts:
+        lines.append(line_of_log(facts["shared_log"]))
     print_result(arguments, facts, "\n".join(lines))
     return 1 if facts["trouble"] else 0
 
@@ -52,6 +55,19 @@ def lines_of(facts: dict[str, Any]) -> list[str]:
     elif facts["trouble"]:
         lines.append(f"  {facts['trouble']}")
     return lines
+
+
+def line_of_log(facts: dict[str, Any]) -> str:
+    """What the shared log has."""
+    begin, snapshot = facts["begin"], facts["snapshot"]
+    if snapshot is None:
+        return f"the shared log begins with slot {begin}, and has no snapshot yet"
+    made = datetime.fromtimestamp(snapshot["time_ms"] // 1000, UTC).isoformat().replace("+00:00", "Z")
+    where = f"slot {snapshot['slot']}, position {snapshot['position']}, {snapshot['bytes'] >> 20} MB"
+    return (
+        f"the shared log begins with slot {begin}; its newest snapshot is number {snapshot['number']} "
+        f"of node {snapshot['node']} at {made}: {where}"
+    )
 
 
 def _lead(arguments: Arguments) -> int:

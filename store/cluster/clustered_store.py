@@ -12,11 +12,14 @@ from typing import Final, TypeVar
 
 from store.cluster.engines import open_shared_log
 from store.cluster.history import History
+from store.cluster.joining import take_part
 from store.cluster.leadership import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from store.cluster.member import Member, MemberConfig, NotLeading, OnRole, Role
 from store.cluster.replica import BeforeClose, Replica
 from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable, SlotRemoved
 from store.cluster.slot import Founded, LeaderClaim, parse_slot
+from store.cluster.snapshots import Numbered, snapshots_of
+from store.cluster.upkeep import CHECK_S, Upkeep
 from store.config import StoreConfig
 from store.engine import Engine
 from store.exports.snapshot import Snapshot
@@ -42,6 +45,15 @@ class ClusterConfig:
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)  # of the shared log's service
     leader_timeout_s: float = 3.0  # without a slot, after which others may claim
     poll_ms: float = 50.0  # between reads at the end of the log
+    snapshot_bytes: int = 512 << 20  # of log between two snapshots
+
+
+@dataclass(slots=True, frozen=True)
+class LogState:
+    """What the shared log has."""
+
+    begin: int  # the first slot that is there
+    snapshot: Numbered | None  # the newest one
 
 
 class ClusteredStore:
@@ -60,6 +72,8 @@ class ClusteredStore:
         self._listeners: list[OnRole] = []
         self._replica: Replica
         self._member: Member | None = None
+        self._log: SharedLog | None = None  # while `run` runs, and has reached it
+        self._clock: Clock = clock_ms
         self._unreached: tuple[float, SharedLogUnavailable] | None = None  # as `unavailable`, until there is a member
 
     @classmethod
@@ -76,6 +90,7 @@ class ClusteredStore:
         Raises `StoreError` if the folder has a log of its own, or another process has it open, and OSError.
         """
         store = cls(path, config, cluster)
+        store._clock = clock
         store._replica = await Replica.open(path, config, disk or Disk(), clock, store._on_leadership_over)
         return store
 
@@ -84,21 +99,25 @@ class ClusteredStore:
 
         The node leads no more when this ends, whatever the reason.
 
-        Raises `SharedLogMisconfigured`, `SharedLogDamaged`, `SlotRemoved` if the node needs a slot that is gone,
-        `NodeNameTaken`, `StoreFailed` when the folder's disk has failed, and OSError. The node has to restart then.
+        A folder without a copy is filled from a snapshot, if there is one, and so is one whose copy lacks slots that
+        were removed.
+
+        Raises `SharedLogMisconfigured`, `SharedLogDamaged`, `NodeNameTaken`, `StoreFailed` when the folder's disk has
+        failed, and OSError. The node has to restart then.
         """
         log = await self._reach(lambda: open_shared_log(self._cluster.log, self._cluster.options))
         try:
+            self._log = log
             await self._check_log(log)
-            cluster, config = self._cluster, self._config
-            founded = Founded(uuid.uuid4().hex, config.segment_size, config.partitions, config.generation_segments)
-            member_config = MemberConfig(
-                cluster.node, cluster.address, secrets.token_hex(16), cluster.leader_timeout_s, cluster.poll_ms
-            )
-            self._member = Member(log, self._replica, founded, member_config, Random(), self._on_role)
-            await self._member.run()
+            keeping = asyncio.ensure_future(self._keep_up(log))
+            try:
+                opening = secrets.token_hex(16)
+                await take_part(log, self._replica, self._reach, lambda: self._take_part(log, opening))
+            finally:
+                keeping.cancel()
+                await asyncio.wait([keeping])
         finally:
-            self._member = None
+            self._log = None
             self._on_role(Role.FOLLOWER, None)
             await log.close()
 
@@ -113,7 +132,7 @@ class ClusteredStore:
 
     @property
     def local(self) -> LocalStore | None:
-        """This node's copy, for reads; None before the log is founded."""
+        """This node's copy, for reads; None before the log is founded, and while another copy takes its place."""
         return self._replica.local
 
     @property
@@ -131,7 +150,8 @@ class ClusteredStore:
         self._listeners.append(listener)
 
     def before_close(self, wait: BeforeClose) -> None:
-        """Await `wait` before `engine` is closed because this node leads no more."""
+        """Await `wait` before `engine` is closed because this node leads no more, and before `local` is closed because
+        another copy takes its place; `local` is None by then."""
         self._replica.before_close = wait
 
     async def hand_over(self, to: str) -> None:
@@ -154,25 +174,49 @@ class ClusteredStore:
         finally:
             await snapshot.close()
 
+    async def log_state(self) -> LogState:
+        """What the shared log has now. Raises `SharedLogUnavailable`."""
+        log, founded = self._log, self._replica.history.founded
+        if log is None or founded is None:
+            raise SharedLogUnavailable("the shared log was not reached yet")
+        snapshots = await snapshots_of(log, founded.log_id)
+        return LogState(await log.begin(), snapshots[0] if snapshots else None)
+
+    async def _keep_up(self, log: SharedLog) -> None:
+        cluster = self._cluster
+        node, size = cluster.node, cluster.snapshot_bytes
+        await Upkeep(log, self._replica, self.path, node, size, self._clock, Random(), CHECK_S).run()
+
+    async def _take_part(self, log: SharedLog, opening: str) -> None:
+        cluster, config = self._cluster, self._config
+        founded = Founded(uuid.uuid4().hex, config.segment_size, config.partitions, config.generation_segments)
+        member_config = MemberConfig(cluster.node, cluster.address, opening, cluster.leader_timeout_s, cluster.poll_ms)
+        self._member = Member(log, self._replica, founded, member_config, Random(), self._on_role)
+        try:
+            await self._member.run()
+        finally:
+            self._member = None
+            self._on_role(Role.FOLLOWER, None)
+
     async def _check_log(self, log: SharedLog) -> None:
         """Remove this node's copy if it is of another log. Raises `SharedLogDamaged` if the log is gone."""
         founded = self._replica.history.founded
         if founded is None:
             return
         for _ in range(_LOOKS):
+            log_id = ""
             try:
                 first = await self._reach(lambda: log.read(1))
             except SlotRemoved:
-                return
-            if first is not None:
-                content = parse_slot(1, first).content
-                if isinstance(content, Founded) and content.log_id != founded.log_id:
-                    logger.warning(
-                        "%s has a copy of another log, %s: it is replaced by the log %s",
-                        self.path,
-                        founded.log_id,
-                        content.log_id,
-                    )
+                snapshots = await self._reach(lambda: snapshots_of(log))
+                log_id = snapshots[0].manifest.log_id if snapshots else founded.log_id
+            else:
+                content = None if first is None else parse_slot(1, first).content
+                log_id = content.log_id if isinstance(content, Founded) else ""
+            if log_id:
+                if log_id != founded.log_id:
+                    text = "%s has a copy of another log, %s: it is replaced by the log %s"
+                    logger.warning(text, self.path, founded.log_id, log_id)
                     await self._replica.clear()
                 return
             await asyncio.sleep(self._cluster.leader_timeout_s / _LOOKS)  # an answer may be old

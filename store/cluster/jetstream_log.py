@@ -8,13 +8,16 @@ A message that any replica has is decided, and `DIRECT.GET` brings it without a 
 does not have may be decided all the same, since a replica can be behind for as long as it is cut off. So the stream's
 leader is asked then (`STREAM.MSG.GET`). A leader that was replaced without its knowledge may answer for a moment;
 `SharedLog.read` allows for that.
+
+Objects are the messages of another stream, STREAM_snapshots, which keeps one message of each subject. It is made when
+it is first needed.
 """
 
 import asyncio
 import random
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +43,8 @@ _HEADER_ROOM: Final = 512  # bytes of a message's headers, at most
 _PENDING: Final = 64 << 20  # bytes that the client may buffer for its socket
 _LEAST_SLOT: Final = 1 << 18
 _MOST_SLOT: Final = 8 << 20  # what NATS advises as the largest message
+_MOST_OBJECT: Final = 1 << 20  # slots wait behind it on the same connection
+_OBJECTS: Final = "_snapshots"  # behind the stream's name
 _STREAM: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _LAST: Final = re.compile(r"wrong last sequence: (\d+)")
 _DOUBT_S: Final = 5.0  # that an answer which means damage must stay the same: a new leader may be behind for a moment
@@ -82,6 +87,7 @@ class _Error(msgspec.Struct):
 class _State(msgspec.Struct):
     first_seq: int = 0
     last_seq: int = 0
+    subjects: dict[str, int] | None = None  # how many messages each has
 
 
 class _Message(msgspec.Struct):
@@ -97,6 +103,7 @@ class _Answer(msgspec.Struct):
     message: _Message | None = None
     state: _State | None = None
     config: dict[str, Any] | None = None
+    total: int = 0  # subjects, of which an answer has some
 
 
 class _Refused(Exception):
@@ -139,10 +146,13 @@ class JetStreamLog:
     """`SharedLog` over a stream of JetStream."""
 
     def __init__(self, servers: list[str], stream: str, timeout_s: float, connect: dict[str, Any]) -> None:
-        self.max_slot_bytes = 0  # known when connected
+        self.max_slot_bytes = self.max_object_bytes = 0  # known when connected
         self._servers = servers
         self._stream = stream
         self._subject = f"{stream}.slots"
+        self._objects = stream + _OBJECTS
+        self._has_objects = False  # that stream is there
+        self._replicas = 0
         self._timeout = timeout_s
         self._connect = connect
         self._client: Client | None = None
@@ -159,17 +169,8 @@ class JetStreamLog:
 
     async def open(self, replicas: int) -> None:
         """Create the stream, or check the settings of the one that is there."""
-        wanted = {"name": self._stream, "subjects": [self._subject], "num_replicas": replicas, **_SETTINGS}
-        try:
-            found = await self._ask("STREAM.INFO")
-        except _Refused as refused:
-            if refused.error.err_code != _NO_STREAM:
-                raise self._trouble("asking for the stream", refused) from None
-            try:
-                found = await self._ask("STREAM.CREATE", wanted)
-            except _Refused as error:
-                raise self._trouble("creating the stream", error) from None
-        self._check(found.config or {}, wanted)
+        self._replicas = replicas
+        await self._open_stream(self._stream, self._subject, _SETTINGS)
         assert self._client is not None  # it has answered
         version = self._client.connected_server_version
         if (version.major, version.minor) < _OLDEST:
@@ -180,6 +181,20 @@ class JetStreamLog:
                 f"max_payload of the NATS server is {self._client.max_payload} bytes: set it to at least "
                 f"{_LEAST_SLOT + _HEADER_ROOM}, or better to 8388608"
             )
+        self.max_object_bytes = min(self.max_slot_bytes, _MOST_OBJECT)
+
+    async def _open_stream(self, stream: str, subject: str, settings: dict[str, object]) -> None:
+        wanted = {"name": stream, "subjects": [subject], "num_replicas": self._replicas, **settings}
+        try:
+            found = await self._ask("STREAM.INFO", stream=stream)
+        except _Refused as refused:
+            if refused.error.err_code != _NO_STREAM:
+                raise self._trouble("asking for the stream", refused) from None
+            try:
+                found = await self._ask("STREAM.CREATE", wanted, stream)
+            except _Refused as error:
+                raise self._trouble("creating the stream", error) from None
+        self._check(found.config or {}, wanted)
 
     def _check(self, config: dict[str, Any], wanted: dict[str, Any]) -> None:
         """Raise `SharedLogMisconfigured` if the stream is not what a log needs."""
@@ -194,7 +209,7 @@ class JetStreamLog:
         if config.get("persist_mode", "default") not in {"", "default"}:
             wrong.append("persist_mode is set")
         if wrong:
-            raise SharedLogMisconfigured(f"the stream {self._stream} cannot hold a log: {'; '.join(wrong)}")
+            raise SharedLogMisconfigured(f"the stream {wanted['name']} cannot hold a log: {'; '.join(wrong)}")
 
     async def create(self, slot: int, data: bytes) -> bool:
         if len(data) > self.max_slot_bytes:
@@ -243,6 +258,9 @@ class JetStreamLog:
     async def end(self) -> int:
         return (await self._state()).last_seq + 1
 
+    async def begin(self) -> int:
+        return max(1, (await self._state()).first_seq)
+
     async def trim(self, before: int) -> None:
         if before <= self._trimmed or before > (await self._state()).last_seq:
             return  # a purge beyond the newest message would move the stream's sequence
@@ -251,6 +269,67 @@ class JetStreamLog:
         except _Refused as refused:
             raise self._trouble(f"removing slots before {before}", refused) from None
         self._trimmed = before
+
+    async def put_object(self, name: str, data: bytes) -> None:
+        await self._put_object(name, data, {})
+
+    async def create_object(self, name: str, data: bytes) -> bool:
+        return await self._put_object(name, data, {"Nats-Expected-Last-Subject-Sequence": "0"})
+
+    async def get_object(self, name: str) -> bytes | None:
+        await self._need_objects()
+        asked = {"last_by_subj": self._object_subject(name)}
+        subject = f"$JS.API.DIRECT.GET.{self._objects}"
+        copy = await self._send(f"reading {name}", subject, self._encode(asked), None)
+        if copy.headers is not None and "Nats-Sequence" in copy.headers:
+            return copy.data
+        found = await self._message(asked, self._objects)
+        return None if found is None else found.data
+
+    async def list_objects(self, folder: str) -> list[str]:
+        await self._need_objects()
+        names: list[str] = []
+        while True:
+            asked = {"subjects_filter": self._object_subject(folder) + ".>", "offset": len(names)}
+            try:
+                answer = await self._ask("STREAM.INFO", asked, self._objects)
+            except _Refused as refused:
+                raise self._trouble("listing", refused) from None
+            found = (answer.state.subjects if answer.state is not None else None) or {}
+            prefix = f"{self._objects}."
+            names += [subject.removeprefix(prefix).replace(".", "/") for subject in found]
+            if not found or len(names) >= answer.total:
+                return sorted(set(names))
+
+    async def delete_objects(self, names: Sequence[str]) -> None:
+        await self._need_objects()
+        for name in names:
+            try:
+                await self._ask("STREAM.PURGE", {"filter": self._object_subject(name)}, self._objects)
+            except _Refused as refused:
+                raise self._trouble(f"removing {name}", refused) from None
+
+    async def _put_object(self, name: str, data: bytes, condition: dict[str, str]) -> bool:
+        """Write an object. False: the condition is not met."""
+        await self._need_objects()
+        headers = {"Nats-Expected-Stream": self._objects, **condition}
+        try:
+            await self._request(f"writing {name}", self._object_subject(name), data, headers)
+        except _Refused as refused:
+            if condition and refused.error.err_code in _WRONG_LAST:
+                return False
+            raise self._trouble(f"writing {name}", refused) from None
+        return True
+
+    async def _need_objects(self) -> None:
+        """Make the stream of objects, or check its settings, once."""
+        if not self._has_objects:
+            settings = {**_SETTINGS, "max_msgs_per_subject": 1}
+            await self._open_stream(self._objects, f"{self._objects}.>", settings)
+            self._has_objects = True
+
+    def _object_subject(self, name: str) -> str:
+        return f"{self._objects}.{name.replace('/', '.')}"
 
     async def close(self) -> None:
         self._closed = True
@@ -272,9 +351,9 @@ class JetStreamLog:
             await asyncio.sleep(_ASK_AGAIN_S)
         raise SharedLogUnavailable("the leader of the stream was behind")
 
-    async def _message(self, request: dict[str, Any]) -> _Message | None:
+    async def _message(self, request: dict[str, Any], stream: str = "") -> _Message | None:
         try:
-            return (await self._ask("STREAM.MSG.GET", request)).message
+            return (await self._ask("STREAM.MSG.GET", request, stream)).message
         except _Refused as refused:
             if refused.error.err_code == _NO_MESSAGE:
                 return None
@@ -292,9 +371,10 @@ class JetStreamLog:
             return SharedLogMisconfigured(f"{what} {self._stream}: {refused}")
         return SharedLogUnavailable(f"{what}: {refused}")
 
-    async def _ask(self, name: str, request: dict[str, Any] | None = None) -> _Answer:
+    async def _ask(self, name: str, request: dict[str, Any] | None = None, stream: str = "") -> _Answer:
+        """Ask for the stream of slots, or for another one."""
         payload = b"" if request is None else self._encode(request)
-        return await self._request(name, f"$JS.API.{name}.{self._stream}", payload, None)
+        return await self._request(name, f"$JS.API.{name}.{stream or self._stream}", payload, None)
 
     async def _request(self, what: str, subject: str, payload: bytes, headers: dict[str, str] | None) -> _Answer:
         message = await self._send(what, subject, payload, headers)

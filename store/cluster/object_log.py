@@ -3,13 +3,15 @@
 `begins/<n>` says that slots before n count as removed. It is written before they are deleted, and every reader looks
 at it once in a while. So a node that has slept for long takes no deleted slot for one that is not decided, and nobody
 takes what it wrote there for a slot of the log.
+
+Other objects of the log are below `snapshots/`.
 """
 
 import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -38,6 +40,8 @@ from store.errors import StoreClosed, StoreError
 _MAX_SLOT: Final = 64 << 20
 _SLOTS: Final = "slots/"
 _BEGINS: Final = "begins/"
+_OBJECTS: Final = "snapshots/"
+_MAX_OBJECT: Final = 8 << 20
 _PROBE: Final = "conditional"
 _BYTES_PER_S: Final = 1 << 20  # of a slot, which a call waits for beyond its timeout
 _DIGITS: Final = 20
@@ -109,6 +113,7 @@ class ObjectLog:
         trim_delay_s: float = _TRIM_DELAY_S,
     ) -> None:
         self.max_slot_bytes = _MAX_SLOT
+        self.max_object_bytes = _MAX_OBJECT
         self._connect = connect
         self._store = connect()
         self._timeout = timeout_s
@@ -136,20 +141,7 @@ class ObjectLog:
         return created
 
     async def read(self, slot: int) -> bytes | None:
-        data: bytes | None = None
-        async with self._request(f"reading slot {slot}"):
-            try:
-                answer = await obstore.get_async(self._store, slot_key(slot))
-            except FileNotFoundError as error:
-                if _code(error) in _NO_BUCKET:
-                    raise
-                answer = None
-        if answer is not None:
-            size = answer.meta["size"]
-            if size > self.max_slot_bytes:
-                raise SharedLogDamaged(f"slot {slot} has {size} bytes, and nobody wrote that many")
-            async with self._request(f"reading slot {slot}", size):
-                data = bytes(await answer.bytes_async())
+        data = await self._get(f"slot {slot}", slot_key(slot), self.max_slot_bytes)
         await self._check_begin(slot)
         if data is not None:
             self._decided = max(self._decided, slot)
@@ -177,6 +169,10 @@ class ObjectLog:
         self._decided = max(self._decided, low)
         return high
 
+    async def begin(self) -> int:
+        await self._learn_begin()
+        return self._begin
+
     async def trim(self, before: int) -> None:
         await self._learn_begin()
         if before > self._begin and await self._exists(before):
@@ -190,6 +186,35 @@ class ObjectLog:
             if not await self._delete_before(self._trims[0][0]):
                 return
             self._trims.popleft()
+
+    async def put_object(self, name: str, data: bytes) -> None:
+        async with self._request(f"writing {name}", len(data)):
+            await obstore.put_async(self._store, _OBJECTS + name, data, use_multipart=False)
+
+    async def create_object(self, name: str, data: bytes) -> bool:
+        if await self._put_new(_OBJECTS + name, data):
+            return True
+        async with self._request(f"looking for {name}"):
+            try:
+                await obstore.head_async(self._store, _OBJECTS + name)
+            except FileNotFoundError:
+                raise SharedLogUnavailable(f"another write of {name} was under way") from None
+        return False
+
+    async def get_object(self, name: str) -> bytes | None:
+        return await self._get(name, _OBJECTS + name, self.max_object_bytes)
+
+    async def list_objects(self, folder: str) -> list[str]:
+        found: list[str] = []
+        while True:
+            page = sorted(await self._list(f"{_OBJECTS}{folder}/", found[-1] if found else None))
+            found += page
+            if len(page) < _PAGE or isinstance(self._store, LocalStore):
+                return [key.removeprefix(_OBJECTS) for key in found]
+
+    async def delete_objects(self, names: Sequence[str]) -> None:
+        for first in range(0, len(names), _PAGE):
+            await self._delete([_OBJECTS + name for name in names[first : first + _PAGE]])
 
     async def close(self) -> None:
         self._closed = True
@@ -206,6 +231,21 @@ class ObjectLog:
         if created:
             raise SharedLogMisconfigured("the object store ignores the condition of a write (If-None-Match)")
         await self._learn_begin()
+
+    async def _get(self, what: str, key: str, most: int) -> bytes | None:
+        """The bytes of an object, which has `most` bytes at most; None if there is none."""
+        async with self._request(f"reading {what}"):
+            try:
+                answer = await obstore.get_async(self._store, key)
+            except FileNotFoundError as error:
+                if _code(error) in _NO_BUCKET:
+                    raise
+                return None
+        size = answer.meta["size"]
+        if size > most:
+            raise SharedLogDamaged(f"{what} has {size} bytes, and nobody wrote that many")
+        async with self._request(f"reading {what}", size):
+            return bytes(await answer.bytes_async())
 
     async def _put_new(self, key: str, data: bytes) -> bool:
         """Create an object. False: there is one, or another write was under way."""
@@ -252,14 +292,14 @@ class ObjectLog:
 
     async def _delete(self, keys: list[str]) -> None:
         if keys:
-            async with self._request("deleting removed slots"):
+            async with self._request("deleting what was removed"):
                 try:
                     await obstore.delete_async(self._store, keys)
                 except FileNotFoundError:  # another node was faster: the rest goes with the next call
-                    raise SharedLogUnavailable("another node deletes removed slots") from None
+                    raise SharedLogUnavailable("another node deletes what was removed") from None
 
     async def _list(self, prefix: str, offset: str | None) -> list[str]:
-        """The first keys behind `offset`; a folder of files is listed in no order, and whole."""
+        """A thousand keys behind `offset`, or all; a folder of files is listed in no order, and whole."""
         async with self._request(f"listing {prefix}"):
             keys: list[str] = []
             async for page in obstore.list(self._store, prefix, offset=offset, chunk_size=_PAGE):

@@ -59,13 +59,15 @@ class DecidedSlots:
 
 
 BeforeClose = Callable[[], Awaitable[object]]
+Fill = Callable[[Folder, Disk], Awaitable[None]]  # puts a copy of the log into an empty folder
 
 
 class Replica:
     """`member.Replica` over a data folder. Create it with `open`, and call its methods only on that loop.
 
     `engine` is there while the node leads. `on_over` is called when a leadership has ended, before an append that was
-    not decided is answered. `before_close` is awaited before the engine of such a leadership is closed.
+    not decided is answered. `before_close` is awaited before the engine of such a leadership is closed, and before the
+    copy is replaced.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Replica:
     ) -> None:
         self.engine: Engine | None = None
         self.before_close: BeforeClose | None = None
+        self._is_replaced = False  # the copy, right now
         self._folder = folder
         self._config = config
         self._disk = disk
@@ -119,8 +122,8 @@ class Replica:
 
     @property
     def local(self) -> Engine | Follower | None:
-        """What answers reads; None before the log is founded."""
-        return self.engine or self._follower
+        """What answers reads; None before the log is founded, and while another copy takes its place."""
+        return None if self._is_replaced else self.engine or self._follower
 
     async def apply(self, slot: Slot, history: History) -> None:
         if slot.kind == SlotKind.FOUNDED:
@@ -205,6 +208,25 @@ class Replica:
         await self._loop.run_in_executor(None, self._folder.clear)
         self._slots = DecidedSlots(History())
 
+    async def replace(self, fill: Fill) -> None:
+        """Let `fill` put another copy into the folder, and open it. There is none if it is damaged, or `fill` fails.
+
+        Raises what `fill` raises, and OSError. The node must not lead.
+        """
+        self._is_replaced = True
+        try:
+            if self._follower is not None and self.before_close is not None:
+                await self.before_close()
+            await self.clear()
+            try:
+                await fill(self._folder, self._disk)
+            except BaseException:
+                self._folder.clear()
+                raise
+            await self._open()
+        finally:
+            self._is_replaced = False
+
     async def close(self) -> None:
         """End a leadership, checkpoint the views and unlock the folder."""
         if self._leadership is not None:
@@ -229,7 +251,8 @@ class Replica:
             self._saving = None
         if self._leadership is not None:
             self._slots.idle(self._leadership.history)
-        store, self.engine, self._follower, self._leadership = self.local, None, None, None
+        store: Engine | Follower | None = self.engine or self._follower
+        self.engine = self._follower = self._leadership = None
         if store is not None:
             await store.close()
         self._opened = None

@@ -2,8 +2,11 @@
 
 Slots are numbered from 1. A slot is decided when the service has accepted bytes for it, which never change from then
 on. The log is dense: slot n is decided after slot n - 1. Old slots may be removed; their numbers are never used again.
+
+Beside the slots the service keeps objects: bytes with a name, of which snapshots are made (`store.cluster.snapshots`).
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from store.errors import StoreError
@@ -47,13 +50,17 @@ def take_number(options: dict[str, str | int | float | bool], name: str, default
 
 
 class SharedLog(Protocol):
-    """The slots of one log. All methods are for one event loop, and may be called at the same time.
+    """The slots of one log, and its objects. All methods are for one event loop, and may be called at the same time.
+
+    A slot has at most `max_slot_bytes`, and an object `max_object_bytes`. An object's name is letters, digits and `-`,
+    in parts that `/` separates.
 
     Each call makes a bounded number of requests, whose time is bounded. It raises `SharedLogUnavailable` as soon as one
     of them has no answer by then, and `StoreClosed` after `close`. A call that is cancelled may still have its effect.
     """
 
     max_slot_bytes: int
+    max_object_bytes: int
 
     async def create(self, slot: int, data: bytes) -> bool:
         """Decide `slot`, if slot - 1 is decided and this one is not.
@@ -77,11 +84,30 @@ class SharedLog(Protocol):
         """The first slot that is not decided, at about now. Slots may have been added when the caller has the
         answer."""
 
+    async def begin(self) -> int:
+        """The first slot that does not count as removed."""
+
     async def trim(self, before: int) -> None:
         """Remove slots before this one, by and by: a call does a bounded part of the work, and later calls the rest.
 
         Does nothing if this slot is not decided, so the newest slot stays. Slots count as removed at once, although for
         some minutes they can still be read.
         """
+
+    async def put_object(self, name: str, data: bytes) -> None:
+        """Write an object, in place of one that is there. If the call fails, it may be written at any later time."""
+
+    async def create_object(self, name: str, data: bytes) -> bool:
+        """Write an object if there is none with this name. False: there is one, perhaps by an earlier attempt of the
+        caller whose answer was lost."""
+
+    async def get_object(self, name: str) -> bytes | None:
+        """The bytes of an object; None if there is none."""
+
+    async def list_objects(self, folder: str) -> list[str]:
+        """The sorted names of all objects that begin with `folder` and `/`."""
+
+    async def delete_objects(self, names: Sequence[str]) -> None:
+        """Delete objects. Not an error if they are gone."""
 
     async def close(self) -> None: ...

@@ -1,6 +1,6 @@
 """What `sluice cluster status` prints."""
 
-from sluice.commands.cluster import lines_of
+from sluice.commands.cluster import line_of_log, lines_of
 
 LEADER = {
     "node": "n1",
@@ -40,3 +40,19 @@ def test_what_is_the_matter() -> None:
     assert lines_of({"address": "a:1", "trouble": "the node at a:1 does not answer"}) == [
         "the node at a:1 does not answer"
     ]
+
+
+def test_what_the_shared_log_has() -> None:
+    assert line_of_log({"begin": 1, "snapshot": None}) == "the shared log begins with slot 1, and has no snapshot yet"
+    snapshot = {
+        "number": 4,
+        "slot": 900,
+        "position": 4096,
+        "node": "n2",
+        "time_ms": 1_700_000_000_123,
+        "bytes": 5 << 20,
+    }
+    assert line_of_log({"begin": 700, "snapshot": snapshot}) == (
+        "the shared log begins with slot 700; its newest snapshot is number 4 of node n2 at 2023-11-14T22:13:20Z: "
+        "slot 900, position 4096, 5 MB"
+    )

@@ -15,6 +15,7 @@ from store.cluster import clustered_store
 from store.cluster.clustered_store import ClusterConfig, ClusteredStore
 from store.cluster.engines import open_shared_log
 from store.cluster.member import Role
+from store.cluster.object_log import ObjectLog
 from store.cluster.shared_log import SharedLog, SharedLogUnavailable
 from store.cluster.slot import LeaderClaim
 from store.config import StoreConfig
@@ -35,6 +36,7 @@ class Port:
 
     def __init__(self, log: SharedLog, max_slot_bytes: int) -> None:
         self.max_slot_bytes = max_slot_bytes
+        self.max_object_bytes = 10_000
         self.loses_answers = False  # of `create`, which has its effect
         self.waiting = 0  # requests that are on their way
         self.reads: set[int] = set()  # slots that were read
@@ -65,8 +67,33 @@ class Port:
         await self._arrive()
         return await self._log.end()
 
+    async def begin(self) -> int:
+        await self._arrive()
+        return await self._log.begin()
+
     async def trim(self, before: int) -> None:
-        raise AssertionError("nodes trim nothing")
+        await self._arrive()
+        await self._log.trim(before)
+
+    async def put_object(self, name: str, data: bytes) -> None:
+        await self._arrive()
+        await self._log.put_object(name, data)
+
+    async def create_object(self, name: str, data: bytes) -> bool:
+        await self._arrive()
+        return await self._log.create_object(name, data)
+
+    async def get_object(self, name: str) -> bytes | None:
+        await self._arrive()
+        return await self._log.get_object(name)
+
+    async def list_objects(self, folder: str) -> list[str]:
+        await self._arrive()
+        return await self._log.list_objects(folder)
+
+    async def delete_objects(self, names: Sequence[str]) -> None:
+        await self._arrive()
+        await self._log.delete_objects(names)
 
     async def close(self) -> None:
         await self._log.close()
@@ -115,11 +142,13 @@ class Nodes:
         self.log = f"file://{folder}/log"
         self.config = config
         self.max_slot_bytes = 1 << 20
+        self.snapshot_bytes = 1 << 40
         self.running: list[Node] = []
         self._folder = folder
         self._killed: list[Node] = []
         self._opening: Node
         monkeypatch.setattr(clustered_store, "open_shared_log", self._open_port)
+        monkeypatch.setattr(clustered_store, "CHECK_S", 0.05)
 
     async def start(
         self,
@@ -131,7 +160,7 @@ class Nodes:
         """prepare: called with the node's port before its first request."""
         node = Node(name, folder or self._folder / name)
         node.prepare = prepare
-        cluster = ClusterConfig(name, f"{self.log}#{name}", f"{name}:1", {}, TIMEOUT_S, poll_ms=5)
+        cluster = ClusterConfig(name, f"{self.log}#{name}", f"{name}:1", {}, TIMEOUT_S, 5, self.snapshot_bytes)
         node.store = await ClusteredStore.open(node.folder, config or self.config, cluster)
         node.store.on_role(lambda role, leader: node.roles.append((role, leader)))
         node.running = asyncio.create_task(node.store.run())
@@ -191,7 +220,10 @@ class Nodes:
 
     async def _open_port(self, url: str, options: Mapping[str, str | int | float | bool]) -> SharedLog:
         log, _, name = url.partition("#")
-        port = Port(await open_shared_log(log, options), self.max_slot_bytes)
+        opened = await open_shared_log(log, options)
+        assert isinstance(opened, ObjectLog)
+        opened._begin_fresh = opened._trim_delay = 0
+        port = Port(opened, self.max_slot_bytes)
         node = next(node for node in reversed(self.running) if node.name == name)
         if node.prepare is not None:
             node.prepare(port)

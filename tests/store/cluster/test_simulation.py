@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from store.cluster import leadership, member
+from store.cluster import leadership, member, snapshots, upkeep
 from store.cluster.history import History
 from store.cluster.leadership import Leadership
 from store.cluster.member import Member
 from store.cluster.shared_log import SharedLog, SharedLogUnavailable
 from store.cluster.slot import Slot, build_slot, parse_slot
+from store.cluster.upkeep import Upkeep
 from tests.store.cluster.simulation.engine import Port
 from tests.store.cluster.simulation.simulator import simulate, simulate_stores
 from tests.store.simulation.simulator import Violation
@@ -172,7 +173,53 @@ def test_what_is_taken_out_is_missed(
         deque((simulate(seed, lies) for seed in range(1, SEEDS)), maxlen=0)
 
 
-@pytest.mark.parametrize("mutate", [go_on_when_deposed, answer_early])
+def trim_without_snapshots(patch: pytest.MonkeyPatch) -> None:
+    """The leader removes all slots that it has folded."""
+
+    async def trim(self: Upkeep, _: object) -> None:
+        await self._log.trim(self._replica.history.slot)
+
+    patch.setattr(Upkeep, "_trim", trim)
+
+
+def write_the_manifest_first(patch: pytest.MonkeyPatch) -> None:
+    """Parts are written some time after they are named."""
+
+    async def put_later(self: Port, name: str, data: bytes) -> None:
+        self._later(self._engine.rng.random(), self._engine.put, name, data)
+
+    patch.setattr(Port, "put_object", put_later)
+
+
+def remove_parts_under_way(patch: pytest.MonkeyPatch) -> None:
+    """What the newest snapshots do not name is removed, whoever writes it."""
+    patch.setattr(snapshots, "_up_to", lambda parts, _: set(parts))
+
+
+def remove_parts_of_the_older_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """A removal looks at the newest snapshot only, and leaves the manifest of the one before."""
+    read_contents = snapshots.read_contents
+
+    async def remove_old(log: SharedLog) -> None:
+        number = (await snapshots.newest_numbers(log))[0]
+        manifest = await snapshots.read_manifest(log, number)
+        parts = (*manifest.contents, *(await read_contents(log, manifest)).parts())
+        await log.delete_objects(sorted(await snapshots.written_parts(log) - {part.name for part in parts}))
+
+    patch.setattr(upkeep, "remove_old", remove_old)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        go_on_when_deposed,
+        answer_early,
+        trim_without_snapshots,
+        write_the_manifest_first,
+        remove_parts_under_way,
+        remove_parts_of_the_older_snapshot,
+    ],
+)
 def test_what_is_taken_out_is_missed_by_real_stores(
     mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ):

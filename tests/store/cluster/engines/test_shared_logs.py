@@ -16,6 +16,7 @@ from store.cluster.shared_log import (
 )
 from store.errors import StoreClosed
 from tests.store.cluster.engines.engine import Engine, settle
+from tests.waiting import patience
 
 _WRITERS = 8
 
@@ -111,10 +112,64 @@ async def test_a_new_log_may_be_opened_by_several_nodes_at_a_time(engine: Engine
         await log.close()
 
 
+async def test_objects_are_kept_beside_the_slots(engine: Engine, log: SharedLog) -> None:
+    assert await log.create(1, b"1")
+    assert await log.list_objects("parts") == []
+    assert await log.get_object("parts/1/a") is None
+    large = os.urandom(log.max_object_bytes)
+    await log.put_object("parts/1/a", large)
+    await log.put_object("parts/2/b", b"before")
+    await log.put_object("parts/2/b", b"b")
+    assert await log.create_object("manifests/1", b"first")
+    other = await engine.open()
+    assert not await other.create_object("manifests/1", b"second")
+    assert await other.get_object("parts/1/a") == large
+    assert await other.get_object("parts/2/b") == b"b"
+    assert await other.get_object("manifests/1") == b"first"
+    assert await other.list_objects("parts") == ["parts/1/a", "parts/2/b"]
+    assert await other.list_objects("manifests") == ["manifests/1"]
+    await other.delete_objects(["parts/1/a", "manifests/1"])
+    assert await log.list_objects("parts") == ["parts/2/b"]
+    assert await log.get_object("parts/1/a") is None
+    assert await log.create_object("manifests/1", b"third")
+    assert (await log.begin(), await log.end()) == (1, 2)
+    await other.close()
+
+
+async def test_of_eight_writers_of_an_object_one_creates_it(engine: Engine) -> None:
+    logs = [await engine.open() for _ in range(_WRITERS)]
+    won = await asyncio.gather(
+        *(log.create_object("manifests/1", b"%d" % writer) for writer, log in enumerate(logs)), return_exceptions=True
+    )
+    assert all(each is True or each is False or isinstance(each, SharedLogUnavailable) for each in won), won
+    assert sum(each is True for each in won) <= 1
+    async with patience():
+        while (found := await logs[0].get_object("manifests/1")) is None:  # noqa: ASYNC110  a service decides
+            await asyncio.sleep(0.1)
+    assert True not in won or found == b"%d" % won.index(True)
+    for log in logs:
+        await log.close()
+
+
+@pytest.mark.slow
+async def test_all_objects_are_listed(folder: Engine, seaweedfs: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.cluster.object_log._PAGE", 3)
+    for engine in (folder, seaweedfs):
+        log = await engine.open()
+        names = [f"parts/{number // 4}/{number}" for number in range(8)]
+        for name in names:
+            await log.put_object(name, b"")
+        assert await log.list_objects("parts") == names
+        await log.delete_objects(names)
+        assert await log.list_objects("parts") == []
+        await log.close()
+
+
 async def test_a_closed_log_says_so(engine: Engine) -> None:
     log = await engine.open()
     await log.close()
-    for call in (log.create(1, b""), log.read(1), log.end(), log.trim(1)):
+    objects = (log.put_object("a/b", b""), log.create_object("a/b", b""), log.get_object("a/b"), log.list_objects("a"))
+    for call in (log.create(1, b""), log.read(1), log.end(), log.begin(), log.trim(1), *objects):
         with pytest.raises(StoreClosed):
             await call
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import record
+from record.layout import Kind
 from store.cluster.history import History, unpack_history
 from store.cluster.leadership import Deposed
 from store.cluster.member import NodeNameTaken, NotLeading, Role
@@ -70,6 +71,7 @@ class Cluster:
             await asyncio.gather(*self._clients, *tasks, return_exceptions=True)
             await self._close_stores()
         self._check_log()
+        self._violations += self.engine.wrong
         assert not self._violations, self._violations
 
     async def _live(self) -> None:
@@ -95,6 +97,10 @@ class Cluster:
                 self.counts["crashes at a request"] += 1
                 node.kill()
 
+    def digest_at(self, end: int) -> int:
+        """Of what was folded up to this position."""
+        return self._digests[end]
+
     def on_folded(self, end: int, digest: int) -> None:
         if self._digests.setdefault(end, digest) != digest and not self.engine.lied:
             self.violate(f"replicas differ at position {end}")
@@ -112,7 +118,7 @@ class Cluster:
         self.counts[f"members stopped by {type(error).__name__}"] += 1
         allowed = {
             SharedLogDamaged: bool(self.engine.lied),
-            SlotRemoved: self.engine.begin > 1,
+            SlotRemoved: self.engine.begin > 1 and self.folder is None,
             NodeNameTaken: self.has_twin,
         }
         if not allowed.get(type(error), False):
@@ -131,7 +137,7 @@ class Cluster:
             (3, self._hand_over),
             (2, self._be_away),
             (3, self._cut),
-            (2, self._trim),
+            (2, self._trim if self.folder is None else self._lose_disk),
             (1, self._start_twin),
         ]
         chosen = [each for each in faults if rng.random() < 0.7]
@@ -155,6 +161,9 @@ class Cluster:
                 node.process.resume()
             else:
                 self._start(node)
+        if self.folder is not None:  # one that joins
+            self.nodes.append(Node(self, "joiner"))
+            self._start(self.nodes[-1])
         if self.engine.lied:
             await asyncio.sleep(CALM_S)
             self._check_noticed()
@@ -258,6 +267,12 @@ class Cluster:
             self.counts["trims"] += 1
             self.engine.trim(self.rng.randint(0, min(kept)))
 
+    def _lose_disk(self) -> None:
+        """A node that is down gets an empty folder."""
+        if (node := self._one(alive=False)) and self.folder is not None:
+            self.counts["disks lost"] += 1
+            node.get_disk(self.folder)
+
     def _start_twin(self) -> None:
         if not self.has_twin:
             self.counts["twins"] += 1
@@ -272,7 +287,7 @@ class Cluster:
     async def _close_stores(self) -> None:
         """Close what stood still, too. What they have on their disks does not matter any more."""
         for each in self.disks:
-            each.disk.dead = True
+            each.die()
         for store in self.stores:
             with suppress(Exception):
                 await store.close()
@@ -344,4 +359,5 @@ class Cluster:
 
 def _messages(slot: Slot) -> list[tuple[int, ...]]:
     starts = record.split(slot.batch)
-    return [tuple(map(int, record.decode(slot.batch, start)[6].split())) for start in starts]
+    messages = [record.decode(slot.batch, start) for start in starts]
+    return [tuple(map(int, message[6].split())) for message in messages if message[0] == Kind.MESSAGE]

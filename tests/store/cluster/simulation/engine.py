@@ -3,18 +3,22 @@ while. If it is told to, it lies."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
+
+import msgspec
 
 import record
 from store.cluster.shared_log import SharedLogUnavailable, SlotRemoved
 from store.cluster.slot import HEADER_SIZE
+from store.cluster.snapshots import KEPT, Contents, Manifest
 from tests.store.cluster.simulation.loop import ClusterLoop
 
 TIMEOUT_S = 0.5  # of a request
 LATEST_S = 6.0  # that a write may land after it was sent
 LIES = ("lost tail", "lost slot", "changed bytes", "exchanged slots")
+LIES_ABOUT_OBJECTS = ("lost object", "changed object")
 
 
 class Engine:
@@ -31,6 +35,8 @@ class Engine:
         self.decided: dict[int, bytes] = {}  # what each slot held first, whatever has become of it
         self.written: set[bytes] = set()  # that members wanted to have in a slot
         self.begin = 1
+        self.objects: dict[str, bytes] = {}
+        self.wrong: list[str] = []  # about snapshots, at any time
         self.lied = ""
         self._landed_at: dict[int, float] = {}
 
@@ -65,16 +71,55 @@ class Engine:
         return last + 1
 
     def trim(self, before: int) -> None:
+        if before not in self.slots:
+            return
         for slot in range(self.begin, before):
             self.slots.pop(slot, None)
         self.begin = max(self.begin, before)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.objects[name] = data
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        if name in self.objects:
+            return False
+        self.objects[name] = data
+        return True
+
+    def delete(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self.objects.pop(name, None)
+
+    def check_snapshots(self) -> None:
+        """The newest two have all their parts, and what slots are gone is in one of them."""
+        if self.lied:
+            return
+        covered = 0
+        for name in sorted(each for each in self.objects if each.startswith("manifests/"))[-KEPT:]:
+            manifest = msgspec.json.decode(self.objects[name][32:], type=Manifest)
+            named = [part.name for part in manifest.contents]
+            if self.objects.keys() >= set(named):
+                contents = msgspec.msgpack.decode(b"".join(map(self.objects.__getitem__, named)), type=Contents)
+                named += [part.name for part in contents.parts()]
+            lost = [each for each in named if each not in self.objects]
+            if lost:
+                self.wrong.append(f"{name} lacks {len(lost)} parts")
+            covered = max(covered, manifest.slot)
+        if self.begin > covered + 1:
+            self.wrong.append(f"the slots begin with {self.begin}, and a snapshot ends at {covered}")
 
     def lie(self) -> None:
         """Lose or change something that was decided."""
         slots = sorted(self.slots)
         if len(slots) < 4:
             return
-        self.lied = self.rng.choice(LIES)
+        self.lied = self.rng.choice((*LIES, *LIES_ABOUT_OBJECTS) if self.objects else LIES)
+        if self.lied in LIES_ABOUT_OBJECTS:
+            name = self.rng.choice(sorted(self.objects))
+            data = self.objects.pop(name)
+            if self.lied == "changed object":
+                self.objects[name] = data[:-1] + bytes([data[-1] ^ 1]) if data else b"?"
+            return
         victim = slots[-self.rng.randint(1, min(len(slots), 8))]
         if self.lied == "lost tail":
             for slot in slots[slots.index(victim) :]:
@@ -105,6 +150,7 @@ class Port:
 
     def __init__(self, engine: Engine, on_request: Callable[[], None]) -> None:
         self.max_slot_bytes = 1 << 16
+        self.max_object_bytes = 1 << 20
         self.cut = False  # no request arrives
         self.refuses_writes = False
         self._engine = engine
@@ -141,8 +187,46 @@ class Port:
     async def end(self) -> int:
         return await self._ask(self._engine.find_end, answers=not self._is_odd())
 
+    async def begin(self) -> int:
+        return await self._ask(lambda: self._engine.begin, answers=not self._is_odd())
+
     async def trim(self, before: int) -> None:
-        raise AssertionError("members trim nothing")
+        await self._change("trims", self._engine.trim, before)
+
+    async def put_object(self, name: str, data: bytes) -> None:
+        await self._change("puts", self._engine.put, name, data)
+
+    async def create_object(self, name: str, data: bytes) -> bool:
+        return await self._change("snapshots", self._engine.put_new, name, data)
+
+    async def get_object(self, name: str) -> bytes | None:
+        return await self._ask(lambda: self._engine.objects.get(name), answers=not self._is_odd())
+
+    async def list_objects(self, folder: str) -> list[str]:
+        def find() -> list[str]:
+            return sorted(name for name in self._engine.objects if name.startswith(f"{folder}/"))
+
+        return await self._ask(find, answers=not self._is_odd())
+
+    async def delete_objects(self, names: Sequence[str]) -> None:
+        await self._change("deletions", self._engine.delete, tuple(names))
+
+    async def _change(self, what: str, work: Callable[..., Any], *args: Any) -> Any:
+        """Change something that is no slot: perhaps late or twice, and perhaps without an answer."""
+        engine, rng = self._engine, self._engine.rng
+        trouble = rng.choice(("lost request", "lost answer", "late", "repeated")) if self._is_odd() else ""
+        engine.counts[what] += 1
+
+        def arrive() -> Any:
+            result = work(*args)
+            engine.check_snapshots()
+            return result
+
+        if trouble in {"late", "repeated"}:
+            self._later(rng.random() * LATEST_S, arrive)
+        return await self._ask(
+            arrive, arrives=trouble not in {"lost request", "late"}, answers=trouble != "lost answer"
+        )
 
     async def close(self) -> None:
         pass

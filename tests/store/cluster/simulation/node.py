@@ -1,20 +1,27 @@
 """A node of a simulated cluster: processes, one after the other, on what is left of the disk."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from store.cluster.history import History
+from store.cluster.joining import take_part
 from store.cluster.member import Member, MemberConfig, Role
+from store.cluster.shared_log import SharedLogUnavailable
 from store.cluster.slot import Founded, LeaderClaim
+from store.cluster.upkeep import Upkeep
 from store.errors import StoreError
 from tests.store.cluster.simulation.engine import Port
 from tests.store.cluster.simulation.loop import Process
 from tests.store.cluster.simulation.replica import Disk, MemoryReplica
-from tests.store.cluster.simulation.stores import StoreDisk, StoreReplica
+from tests.store.cluster.simulation.stores import CHECK_S, SNAPSHOT_BYTES, StoreDisk, StoreReplica, clock_of
 
 if TYPE_CHECKING:
     from tests.store.cluster.simulation.cluster import Cluster
+
+T = TypeVar("T")
 
 LEADER_TIMEOUT_S = 1.0
 FOUNDED = {"segment_size": 4096, "partitions": 4, "generation_segments": 16}
@@ -27,9 +34,6 @@ class Node:
         self.name = name
         self.disk = Disk()
         self.kept: StoreDisk | None = None  # of the real store, if the cluster has those
-        if cluster.folder is not None:
-            self.kept = StoreDisk(cluster.folder / f"{len(cluster.disks)}", cluster.rng)
-            cluster.disks.append(self.kept)
         self.alive = False
         self.role = Role.FOLLOWER
         self.stopped_by: StoreError | None = None
@@ -39,6 +43,14 @@ class Node:
         self.is_open = False
         self.port = Port(cluster.engine, lambda: cluster.on_request(self))
         self._cluster = cluster
+        if cluster.folder is not None:
+            self.get_disk(cluster.folder)
+
+    def get_disk(self, folder: Path) -> None:
+        """Have an empty folder from now on."""
+        disks = self._cluster.disks
+        self.kept = StoreDisk(folder / f"{len(disks)}", self._cluster.rng)
+        disks.append(self.kept)
 
     def start(self) -> None:
         cluster = self._cluster
@@ -96,12 +108,15 @@ class Node:
         disk = None if kept is None else kept.disk
         try:
             if kept is not None:
-                opening = StoreReplica.start(
-                    kept, cluster.loop, cluster.on_folded, self._on_acknowledged, cluster.stores
+                replica = await StoreReplica.start(
+                    kept, cluster.loop, cluster.on_folded, self._on_acknowledged, cluster.digest_at, cluster.stores
                 )
-                self._begin(await opening)
+                self._begin(replica)
                 self.is_open = True
-            await self.member.run()
+                self._keep_up(replica, kept)
+                await take_part(self.port, replica, self._reach, self._take_part)
+            else:
+                await self.member.run()
         except StoreError as error:
             if disk is not None and disk.dead:
                 return
@@ -114,6 +129,23 @@ class Node:
             if disk is not None and disk.dead:
                 return
             self._cluster.violate(f"{self.name}: {error!r}")
+
+    def _keep_up(self, replica: StoreReplica, kept: StoreDisk) -> None:
+        cluster = self._cluster
+        rng, clock = Random(cluster.rng.random()), clock_of(cluster.loop)
+        upkeep = Upkeep(self.port, replica, kept.path, self.name, SNAPSHOT_BYTES, clock, rng, CHECK_S)
+        self.process.spawn(upkeep.run())
+
+    async def _take_part(self) -> None:
+        self._begin(self.replica)
+        await self.member.run()
+
+    async def _reach(self, ask: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await ask()
+            except SharedLogUnavailable:
+                await asyncio.sleep(0.1)
 
     def _on_role(self, role: Role, leader: LeaderClaim | None) -> None:
         self.role = role

@@ -15,7 +15,7 @@ from store.api import Appended, Commit
 from store.cluster.history import History
 from store.cluster.leadership import Leadership
 from store.cluster.member import NotLeading
-from store.cluster.replica import Replica
+from store.cluster.replica import Fill, Replica
 from store.cluster.slot import Slot
 from store.config import StoreConfig
 from store.views.database.database import Database
@@ -30,7 +30,10 @@ CONFIG = StoreConfig(
     tail_cache_bytes=0,
     checkpoint_keys=16,
     max_wait_ms=0,
+    retention_bytes=5 * 4096,
 )
+SNAPSHOT_BYTES = 3000
+CHECK_S = 0.4  # between two looks at snapshots
 _BEGIN_MS = 1_700_000_000_000
 
 
@@ -77,6 +80,15 @@ class StoreDisk:
         for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
             self.disk.sync_folder(folder)  # what was copied is on the disk
 
+    def die(self) -> None:
+        """Take nothing any more."""
+        if self._count:
+            self.disk.dead = True
+
+    def forget_views(self) -> None:
+        """They are removed, and that is on the disk."""
+        self._views = []
+
     def save_views(self, database: Database) -> None:
         """RocksDB may have written its memory to disk just now."""
         path = self._name()
@@ -86,6 +98,11 @@ class StoreDisk:
     def _name(self) -> Path:
         self._count += 1
         return self._folder / f"{self._count}"
+
+
+def clock_of(loop: ClusterLoop) -> Callable[[], int]:
+    """Store time."""
+    return lambda: _BEGIN_MS + int(loop.time() * 1000)
 
 
 class Watched:
@@ -116,6 +133,7 @@ class StoreReplica(Replica):
     folded: dict[int, int]
     on_folded: Callable[[int, int], None]
     on_acknowledged: Callable[[History, bytes], None]
+    digest_at: Callable[[int], int]
     kept: StoreDisk
 
     @classmethod
@@ -125,15 +143,14 @@ class StoreReplica(Replica):
         loop: ClusterLoop,
         on_folded: Callable[[int, int], None],
         on_acknowledged: Callable[[History, bytes], None],
+        digest_at: Callable[[int], int],
         stores: "list[StoreReplica]",
     ) -> "StoreReplica":
-        def clock() -> int:
-            return _BEGIN_MS + int(loop.time() * 1000)
-
-        replica = await cls.open(kept.path, CONFIG, kept.disk, clock, lambda: None)
+        replica = await cls.open(kept.path, CONFIG, kept.disk, clock_of(loop), lambda: None)
         assert isinstance(replica, StoreReplica)
         stores.append(replica)
         replica.kept, replica.on_folded, replica.on_acknowledged = kept, on_folded, on_acknowledged
+        replica.digest_at = digest_at
         replica.digest = kept.digests[replica.history.end]
         replica.folded = {slot: each for slot, each in kept.folded.items() if slot <= replica.history.slot}
         replica._watch()
@@ -156,6 +173,16 @@ class StoreReplica(Replica):
     async def follow(self) -> None:
         await super().follow()
         self.digest = self.kept.digests[self.history.end]
+        self._watch()
+
+    async def replace(self, fill: Fill) -> None:
+        self.kept.forget_views()
+        await super().replace(fill)
+        end = self.history.end
+        self.digest = self.kept.digests[end] = self.digest_at(end) if end else 0
+        self.folded = {}
+        if self.local is not None:
+            self.kept.save_views(self.local._database)
         self._watch()
 
     async def append(self, payloads: Sequence[bytes]) -> None:
