@@ -13,7 +13,7 @@ from gateway.auth.callers import Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.config.config import HttpConfig
 from gateway.http.cluster_state import ClusterState
-from gateway.http.metrics import Figures, NodeCollector
+from gateway.http.metrics import ClusterCollector, Figures, NodeCollector
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission
 from gateway.net.bounded_http import BoundedHttp
@@ -47,7 +47,9 @@ class HttpPages:
         self._cluster = cluster
         self._registry = CollectorRegistry()
         failed = authority.service_logins_failed
-        self._registry.register(NodeCollector(store, sources, admissions, failed, calls, cluster))
+        self._registry.register(NodeCollector(store, sources, admissions, failed, calls))
+        if cluster is not None:
+            self._registry.register(ClusterCollector(cluster))
 
     async def stop(self) -> None:
         await self._callers.stop()
@@ -67,7 +69,7 @@ class HttpPages:
         refusal = await self._refusal(request)
         if refusal is not None:
             return refusal
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return _metrics(self._registry)
 
     async def _refusal(self, request: web.Request) -> web.Response | None:
         """Answer 401 without authentication, 403 if rules do not allow to subscribe to $SYS/#. None: it is allowed."""
@@ -90,12 +92,20 @@ class HttpPages:
 
 
 class HttpFront:
-    """Listens for people and scrapers. It answers with `pages`; without pages, the node has no log yet."""
+    """Listens for people and scrapers. It answers with `pages`.
+
+    A node of a cluster has none while it has no log that can be read. `/metrics` has the facts of `/health` then, and
+    like that asks nobody who they are: the log has the users.
+    """
 
     def __init__(self, config: HttpConfig, cluster: ClusterState | None = None) -> None:
         self.pages: HttpPages | None = None
         self._config = config
         self._cluster = cluster
+        self._without_log: CollectorRegistry | None = None
+        if cluster is not None:
+            self._without_log = CollectorRegistry()
+            self._without_log.register(ClusterCollector(cluster))
         self._certificates: Certificates | None = None
         self._server = BoundedHttp(_MAX_BODY, _MAX_CONNECTIONS, backlog=128)
         self._server.app.router.add_get("/health", self._health)
@@ -132,9 +142,15 @@ class HttpFront:
         return _health({"status": trouble or "starting"}, self._cluster)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        if self.pages is None:
-            return web.Response(status=503, text="the node has no log yet")
-        return await self.pages.metrics(request)
+        if self.pages is not None:
+            return await self.pages.metrics(request)
+        if self._without_log is not None:
+            return _metrics(self._without_log)
+        return web.Response(status=503, text="the node has no log yet")
+
+
+def _metrics(registry: CollectorRegistry) -> web.Response:
+    return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _health(body: dict[str, object], cluster: ClusterState | None) -> web.Response:

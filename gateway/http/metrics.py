@@ -63,6 +63,17 @@ _DROPPED: Final = (
 )
 
 
+class ClusterCollector:
+    """Collect what a node says about its cluster. It needs no store."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+
+    def collect(self) -> Iterable[Metric]:
+        for name, value in self._cluster.figures().items():
+            yield GaugeMetricFamily(f"sluice_cluster_{name}", _CLUSTER[name], value=value)
+
+
 class NodeCollector:
     """Collect the metrics of a node.
 
@@ -77,9 +88,7 @@ class NodeCollector:
         admissions: Callable[[], Sequence[Admission]],
         service_logins_failed: Mapping[str, int],
         calls: Callable[[], int | None],
-        cluster: ClusterState | None = None,
     ) -> None:
-        self._cluster = cluster
         self._store = store
         self._sources = sources
         self._admissions = admissions
@@ -91,9 +100,6 @@ class NodeCollector:
         yield from self._listener_metrics()
         yield from self._service_metrics()
         yield from self._store_metrics()
-        if self._cluster is not None:
-            for name, value in self._cluster.figures().items():
-                yield GaugeMetricFamily(f"sluice_cluster_{name}", _CLUSTER[name], value=value)
 
     def _device_metrics(self) -> Iterable[Metric]:
         sources = self._sources()

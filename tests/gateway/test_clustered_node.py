@@ -15,7 +15,7 @@ from gateway.config.config import Config
 from gateway.node.clustered_node import ClusteredStoreNode
 from sluice.demo.ports import lasting_ports
 from store.cluster import clustered_store
-from store.cluster.shared_log import SharedLog, SharedLogDamaged
+from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable
 from tests.waiting import patience, until
 
 
@@ -58,6 +58,44 @@ async def test_health_says_why_a_node_never_began(tmp_path: Path, monkeypatch: p
         assert not stopped.ended.is_set()
     finally:
         await stopped.stop()
+
+
+def metrics(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in lines}
+
+
+async def test_a_node_without_a_log_has_the_metrics_of_its_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = failing_node(tmp_path, monkeypatch, SharedLogUnavailable("it is away"))
+    ports = await waiting.start()
+    try:
+        await until(lambda: waiting._member.trouble() == "the shared log does not answer")
+        figures = await asyncio.to_thread(metrics, ports.http)
+        assert figures["sluice_cluster_slot"] == 0
+        assert figures["sluice_cluster_unreached_seconds"] > 0
+    finally:
+        await waiting.stop()
+
+
+async def test_a_leader_whose_shared_log_is_damaged_keeps_the_metrics_of_its_cluster(tmp_path: Path) -> None:
+    damaged = node(tmp_path)
+    ports = await damaged.start()
+    try:
+        await until(lambda: damaged._served is not None)
+        assert (await asyncio.to_thread(metrics, ports.http))["sluice_cluster_leads"] == 1
+        assert damaged._store is not None
+        assert damaged._store._member is not None
+        assert damaged._store._member._leadership is not None
+        damaged._store._member._leadership._end(SharedLogDamaged("slot 7 is no slot"))
+        await until(lambda: damaged._member.damage and damaged._served is None)
+        figures = await asyncio.to_thread(metrics, ports.http)
+        assert (figures["sluice_cluster_leads"], figures["sluice_cluster_epoch"]) == (0, 1)
+        assert (await asyncio.to_thread(health, ports.http))[0] == 503
+    finally:
+        await damaged.stop()
 
 
 async def test_a_node_ends_when_something_unforeseen_ends_its_part_in_the_cluster(
