@@ -182,14 +182,20 @@ async def _commits(url: str, options: Options, leader: Node, rounds: int) -> Rep
 async def _ingests(single: Sequence[Setup], leader: Node, followers: Sequence[Node], rounds: int, count: int) -> Report:
     """Rate and CPU of ingest with QoS 1, 100 connections, in turns."""
     processes = _parts(leader.broker) | {node.name: node.broker for node in followers}
-    setups = [*single, Setup("cluster", processes, (leader.port, leader.port))]
+    cluster = Setup("cluster", processes, (leader.port, leader.port))
+    setups = [*single, cluster]
     found: Report = {}
     for inflight in IN_FLIGHT:
         taken: dict[str, list[Report]] = {setup.name: [] for setup in setups}
+        slots = 0
         for number in range(rounds):
+            _say(f"ingest, 100 × {inflight}: round {number + 1} of {rounds}")
             for setup in setups[number % 3 :] + setups[: number % 3]:
                 messages = count if inflight > 1 else count // 4
+                before = leader.health()["slot"] if setup is cluster else 0
                 taken[setup.name].append(await asyncio.to_thread(ingest, setup, messages, inflight))
+                if setup is cluster:
+                    slots += leader.health()["slot"] - before
         found[str(inflight)] = {
             name: {
                 "per_second": statistics.median(each["per_second"] for each in reports),
@@ -199,6 +205,7 @@ async def _ingests(single: Sequence[Setup], leader: Node, followers: Sequence[No
             }
             for name, reports in taken.items()
         }
+        found[str(inflight)]["cluster"]["per_slot"] = rounds * messages * 1.1 / slots  # a tenth more warms up
     return found
 
 
@@ -214,6 +221,7 @@ async def _failovers(nodes: Sequence[Node], kills: int) -> list[float]:
         begun = time.perf_counter()
         await publisher.publish(b"after")
         found.append(time.perf_counter() - begun)
+        _say(f"failover: {found[-1]:.2f} s")
         publisher.close()
         await _leader(nodes, but=leader)
         await asyncio.to_thread(leader.start)
@@ -235,6 +243,7 @@ async def _hand_overs(nodes: Sequence[Node]) -> list[float]:
             longest = max(longest, time.perf_counter() - begun)
             after += handing.done()
         found.append(longest)
+        _say(f"hand-over: {longest:.2f} s")
         publisher.close()
     return found
 
@@ -266,6 +275,7 @@ async def measure(engine: str, rounds: int, count: int, kills: int) -> Report:
                     await asyncio.to_thread(node.start)
                     started.append(node)
                 leader = await _leader(nodes)
+                _say(f"{engine}: {leader.name} leads; latency")
                 found: Report = {"load": os.getloadavg()[0]}
                 found["commit"] = await _commits(url, options, leader, rounds)
                 single = await asyncio.to_thread(_single_nodes, folder)
@@ -281,6 +291,10 @@ async def measure(engine: str, rounds: int, count: int, kills: int) -> Report:
                 for node in started:
                     await asyncio.to_thread(node.broker.stop)
     return found
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
 def _total(row: Report) -> float:
@@ -308,7 +322,8 @@ def table(reports: Mapping[str, Report]) -> list[str]:
             rows = report["ingest"][str(inflight)]
             rates = {name: row["per_second"] for name, row in rows.items()}
             own = rates.pop("cluster")
-            return f"{own:,.0f}/s: " + ", ".join(f"{own / each:.2f} × {name}" for name, each in rates.items())
+            rest = ", ".join(f"{own / each:.2f} × {name}" for name, each in rates.items())
+            return f"{own:,.0f}/s, {rows['cluster']['per_slot']:.0f} in a slot: {rest}"
 
         return cell
 

@@ -27,8 +27,9 @@ from store.log.disk import Disk
 from store.log.writer import Clock, SealedBatch, Writer
 from store.opening import OpenedStore
 
-# That a node has to read again after a kill, if they have few bytes. `StoreConfig.view_flush_bytes` bounds those.
+# What a node has to read again after a kill, from a service that is slower than its disk.
 _UNSAVED_SLOTS: Final = 4096
+_UNSAVED_BYTES: Final = 64 << 20
 _COUNT_S: Final = 1.0  # between two looks of a leader how many these are
 
 
@@ -102,7 +103,8 @@ class Replica:
 
         Raises `StoreError` if the folder has a log of its own, or another process has it open, and OSError.
         """
-        config = replace(config, policy="shared")
+        unsaved = min(config.view_flush_bytes, _UNSAVED_BYTES)
+        config = replace(config, policy="shared", view_flush_bytes=unsaved)
         loop = asyncio.get_running_loop()
         folder = await loop.run_in_executor(None, open_folder, path, disk)
         replica = cls(folder, config, disk, clock, on_over)

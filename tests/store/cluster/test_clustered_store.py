@@ -309,6 +309,21 @@ async def test_a_leader_knows_after_a_kill_which_slots_it_had(
     assert min(again.port.reads - {1}) > newest
 
 
+async def test_a_node_reads_few_bytes_again_after_a_kill(
+    nodes: Nodes, writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(replica, "_UNSAVED_BYTES", 1)
+    node = await nodes.start_leader("a")
+    await nodes.start("b")
+    await writer.append(5)
+    written = node.store.history.slot
+    await until(lambda: saved_slot(node) >= written)
+    nodes.kill(node, tmp_path / "a again")
+    again = await nodes.start("a", tmp_path / "a again")
+    await nodes.check_equal()
+    assert min(again.port.reads - {1}) > written
+
+
 async def test_a_copy_of_another_log_is_replaced(nodes: Nodes, writer: Writer, tmp_path: Path):
     first = await nodes.start_leader("a")
     await writer.append(30)
