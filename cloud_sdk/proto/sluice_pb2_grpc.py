@@ -135,6 +135,11 @@ class SluiceStub:
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceRequest.SerializeToString,
                 response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceReply.FromString,
                 _registered_method=True)
+        self.Nodes = channel.unary_unary(
+                '/sluice.v1.Sluice/Nodes',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.NodesRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.NodesReply.FromString,
+                _registered_method=True)
 
 
 class SluiceServicer:
@@ -292,6 +297,13 @@ class SluiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Nodes(self, request, context):
+        """Return the addresses of the nodes that have told theirs. Any of them serves any client.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SluiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -394,6 +406,11 @@ def add_SluiceServicer_to_server(servicer, server):
                     servicer.Trace,
                     request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceRequest.FromString,
                     response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceReply.SerializeToString,
+            ),
+            'Nodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.Nodes,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.NodesRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.NodesReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -937,6 +954,33 @@ class Sluice:
             '/sluice.v1.Sluice/Trace',
             cloud__sdk_dot_proto_dot_sluice__pb2.TraceRequest.SerializeToString,
             cloud__sdk_dot_proto_dot_sluice__pb2.TraceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Nodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/Nodes',
+            cloud__sdk_dot_proto_dot_sluice__pb2.NodesRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.NodesReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,7 @@ class SluiceStub:
     CommitOffsets: grpc.aio.UnaryUnaryMultiCallable[pb.CommitOffsetsRequest, pb.CommitOffsetsReply]
     CommittedOffsets: grpc.aio.UnaryUnaryMultiCallable[pb.CommittedOffsetsRequest, pb.CommittedOffsetsReply]
     Trace: grpc.aio.UnaryUnaryMultiCallable[pb.TraceRequest, pb.TraceReply]
+    Nodes: grpc.aio.UnaryUnaryMultiCallable[pb.NodesRequest, pb.NodesReply]
     TransactionChecks: grpc.aio.UnaryStreamMultiCallable[pb.TransactionChecksRequest, pb.TransactionCheck]
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
 
@@ -97,6 +98,9 @@ class SluiceServicer:
     async def Trace(
         self, request: pb.TraceRequest, context: grpc.aio.ServicerContext[pb.TraceRequest, pb.TraceReply]
     ) -> pb.TraceReply: ...
+    async def Nodes(
+        self, request: pb.NodesRequest, context: grpc.aio.ServicerContext[pb.NodesRequest, pb.NodesReply]
+    ) -> pb.NodesReply: ...
     async def TransactionChecks(
         self,
         request: pb.TransactionChecksRequest,

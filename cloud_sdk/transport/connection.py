@@ -14,6 +14,7 @@ import grpc.aio
 from cloud_sdk.errors import Busy, ClientClosed, InvalidArgument, SluiceError, Unavailable
 from cloud_sdk.lifetime.open_resources import OpenResources
 from cloud_sdk.lifetime.tasks import is_cancelled
+from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from cloud_sdk.transport.security import AUTHORIZATION, Credentials, Tls
 from cloud_sdk.transport.status import from_rpc
@@ -26,6 +27,8 @@ ANSWER_S: Final = 10.0  # for the node to answer, beyond the time that it is ask
 _CLOSED: Final = "the client is closed"
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_LEARNS_S: Final = 1.0  # after the first call of a node it is asked which nodes there are; a short command never does
+_MAX_ENDPOINTS: Final = 64  # with those that nodes tell of
 _UNUSED_MS: Final = 60_000  # after which a channel to one of several nodes disconnects, or stops to try
 
 _OPTIONS: Final = (
@@ -92,7 +95,7 @@ class NodeConnection:
 
     A client of several nodes begins at any of them, so that clients spread, and stays there. A call that the node did
     not answer (`Unavailable`) makes all later calls go to the next node. What is open at the old node stays there until
-    it fails itself.
+    it fails itself. Each node is asked which others there are, and they come behind the endpoints that were given.
     """
 
     __slots__ = (
@@ -100,6 +103,7 @@ class NodeConnection:
         "_channels",
         "_closed",
         "_endpoints",
+        "_learning",
         "_stubs",
         "_tls",
         "metadata",
@@ -123,6 +127,7 @@ class NodeConnection:
         self._at = random.randrange(len(self._endpoints))
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: dict[int, SluiceStub] = {}  # of the opened channels, by the number of the endpoint
+        self._learning: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
@@ -134,6 +139,9 @@ class NodeConnection:
             channel = self._channel(self._endpoints[self._at])
             self._channels.append(channel)
             stub = self._stubs[self._at] = SluiceStub(channel)
+            task = asyncio.create_task(self._learn(stub))
+            self._learning.add(task)
+            task.add_done_callback(self._learning.discard)
         return stub
 
     def failed(self, stub: SluiceStub, error: SluiceError) -> None:
@@ -154,6 +162,9 @@ class NodeConnection:
         self._closed = True
         channels, self._channels = self._channels, []
         self._stubs = {}
+        for task in self._learning:
+            task.cancel()
+        await asyncio.gather(*self._learning, return_exceptions=True)
         for channel in channels:
             await channel.close(None)
 
@@ -179,6 +190,16 @@ class NodeConnection:
                 self.failed(stub, error)
                 if not is_transient(error) or not await retry.pause():
                     raise error from rpc_error
+
+    async def _learn(self, stub: SluiceStub) -> None:
+        """Learn from a node which others there are."""
+        await asyncio.sleep(_LEARNS_S)
+        try:
+            told = (await stub.Nodes(pb.NodesRequest(), timeout=ANSWER_S, metadata=self.metadata)).endpoints
+        except grpc.aio.AioRpcError:
+            return  # the calls that the client wants find out what is the matter
+        new = [each for each in told if each not in self._endpoints and _ENDPOINT.fullmatch(each)]
+        self._endpoints += new[: max(_MAX_ENDPOINTS - len(self._endpoints), 0)]
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         options: tuple[tuple[str, int | str], ...] = _OPTIONS

@@ -127,8 +127,7 @@ class GrpcConfig:
     """The front for cloud services."""
 
     port: int = bounded(7070, -1, 65_535)  # 0: a free one; -1: none
-    # "host:port" by which clients reach this node's port: RocketMQ's clients are told of all nodes that have one. "":
-    # they are told of the address that they use.
+    # "host:port" by which clients reach this node's port. Clients are told of all nodes that have one.
     advertise: str = ""
     # Groups of RocketMQ clients that differ from the defaults. In the environment as JSON.
     groups: list[GroupConfig] = field(default_factory=list)

@@ -71,7 +71,7 @@ class RpcServer:
             certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
-        self._service = Service(self._store, self._limits)
+        self._service = Service(self._store, self._limits, self._services)
         on_unsent = self._service.reply_unsent
         self._asking = asking = Authenticating(self._callers, self._store, refusal_reply, self._limits, on_unsent)
         server = grpc.aio.server(

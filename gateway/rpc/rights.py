@@ -87,6 +87,8 @@ _CHANGES: Final = _GROUP_CALLS | {"CommitOffsets", "RemoveGroup"}
 PUBLISHES: Final = frozenset(("Recall", "EndTransaction"))
 # Each of these streams checks every message that it receives or sends.
 STREAMS: Final = frozenset(("Produce", "TransactionChecks", "Consume"))
+# These require none.
+_FREE: Final = frozenset(("Nodes",))
 
 
 class Rights:
@@ -101,7 +103,7 @@ class Rights:
         if caller.is_revoked:
             raise RequestError(grpc.StatusCode.UNAUTHENTICATED, REVOKED)
         name = method.removeprefix(PREFIX)
-        if caller.permissions is None or name == method or name in STREAMS:
+        if caller.permissions is None or name == method or name in STREAMS or name in _FREE:
             return
         if name in PUBLISHES:
             await self._require_handles(caller, request.handles)

@@ -1,6 +1,6 @@
 """The native gRPC service, `sluice.v1.Sluice`: checks requests against the limits and passes them to the store."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc
 import grpc.aio
@@ -30,8 +30,10 @@ from store.errors import StoreError
 class Service(sluice_pb2_grpc.SluiceServicer):
     """Answers the calls of `sluice.v1.Sluice`."""
 
-    def __init__(self, store: Store, limits: RpcLimits) -> None:
+    def __init__(self, store: Store, limits: RpcLimits, nodes: Callable[[], Sequence[str]]) -> None:
+        """nodes: addresses of nodes that clients are told of."""
         self._store = store
+        self._nodes = nodes
         self._limits = limits
         self._check = MessageCheck(limits, store.may_hold)
         self._wakeups = Wakeups(store)
@@ -293,6 +295,13 @@ class Service(sluice_pb2_grpc.SluiceServicer):
             return await self._trace(request)
         except (StoreError, RequestError) as error:
             await abort(context, error)
+
+    async def Nodes(
+        self,
+        request: pb.NodesRequest,  # noqa: ARG002 - gRPC passes it, and the next one
+        context: "grpc.aio.ServicerContext[pb.NodesRequest, pb.NodesReply]",  # noqa: ARG002
+    ) -> pb.NodesReply:
+        return pb.NodesReply(endpoints=self._nodes())
 
     def _require_running(self) -> None:
         if self._stopping:

@@ -29,12 +29,13 @@ class Gateway:
         self.number = number
         (self.port,) = lasting_ports(1)
         self.endpoint = f"127.0.0.1:{self.port}"
+        self.tells = ""  # the address that clients are told of
         self.server: RpcServer | None = None
 
     async def start(self) -> None:
-        name = f"g{self.number}"
-        self.store = await RemoteStore.open(self.address, name, EventReceiver(), RemoteConfig(grace_s=5))
-        self.server = RpcServer(self.store, Authority(self.store, 0))
+        name, config = f"g{self.number}", RemoteConfig(grace_s=5)
+        self.store = store = await RemoteStore.open(self.address, name, EventReceiver(), config, services=self.tells)
+        self.server = RpcServer(store, Authority(store, 0), services=lambda: store.services)
         assert await self.server.start("127.0.0.1", self.port) == self.port
 
     async def stop(self) -> None:
@@ -150,6 +151,20 @@ async def test_a_client_stays_where_it_is_and_comes_back_when_no_other_node_is_l
         await second.stop()
         await client.parents()
         assert used(client, two) is first
+
+
+async def test_a_client_learns_of_other_nodes(gateways: list[Gateway]) -> None:
+    for gateway in gateways:
+        await gateway.stop()
+        gateway.tells = gateway.endpoint
+        await gateway.start()
+    async with Client(gateways[0].endpoint, retry_seconds=20) as client:
+        await client.parents()
+        await until(lambda: set(client._connection._endpoints) == {each.endpoint for each in gateways})
+        for _ in range(2):
+            await used(client, gateways).stop()
+            await client.send("home/1", b"x")
+        assert len(await read_all(client, "home")) == 2
 
 
 async def test_without_any_node_a_call_is_unavailable(gateways: list[Gateway]) -> None:
