@@ -403,7 +403,7 @@ async def test_a_right_to_everything_excludes_dollar_topics(node: Node) -> None:
 async def dead_letter(asking: Client, group: str) -> None:
     """Ask for one; there is none."""
     request = pb.ReceiveRequest(group=group, dead_letters=True, invisible_ms=1000)
-    assert not (await asking._connection.call(asking._connection.stub.Receive, request)).runs
+    assert not (await asking._connection.call(lambda stub: stub.Receive, request)).runs
 
 
 async def test_wrong_passwords_of_all_listeners_count_together(node: Node, caplog: pytest.LogCaptureFixture) -> None:
