@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections import defaultdict
@@ -203,6 +204,30 @@ async def test_the_node_that_leads_is_killed_and_comes_back(cluster: Cluster) ->
         for each in (again, publisher):
             await each.disconnect()
     await equal_views(cluster)
+
+
+async def test_a_node_whose_disk_was_lost_begins_with_a_snapshot(tmp_path: Path) -> None:
+    async with running(Cluster.of_three(tmp_path, settings="snapshot_bytes = 1048576\n")) as cluster:
+        first = await leader(cluster)
+        lost, other = (node for node in cluster.nodes if node is not first)
+        client = await RawClient.connect(other.mqtt_port, b"c", 5)
+
+        async def publish() -> None:
+            for _ in range(20):
+                await client.publish(b"large", bytes(20_000), 1)
+
+        async with asyncio.timeout(PATIENCE_S):
+            while (await asyncio.to_thread(other.status))["shared_log"]["snapshot"] is None:
+                await publish()
+        await asyncio.to_thread(lost.stop)
+        shutil.rmtree(lost.data_dir)
+        await publish()
+        await asyncio.to_thread(lost.start)
+        await publish()
+        await equal_views(cluster)
+        assert "this node begins with snapshot" in lost.log()
+        assert "its newest snapshot is number" in await asyncio.to_thread(lost.command_output, "cluster", "status")
+        await client.disconnect()
 
 
 @pytest.mark.parametrize("whole", [False, True])
