@@ -110,7 +110,7 @@ def test_services_continue_when_the_node_was_killed(rocket_node: Callable[..., A
 
 def test_services_go_on_at_other_nodes_of_a_cluster(scenario: Starts, tmp_path: Path) -> None:
     """The node that they were told of is gone for good."""
-    cluster = Cluster(tmp_path)
+    cluster = Cluster.of_three(tmp_path)
     try:
         cluster.start()
         first = cluster.nodes[0]
