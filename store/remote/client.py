@@ -14,7 +14,7 @@ import logging
 import random
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -28,6 +28,7 @@ from store.api import (
     Commit,
     CommitListener,
     Done,
+    Handed,
     HeldMessage,
     Listening,
     PopRequest,
@@ -38,12 +39,13 @@ from store.api import (
     TransactionListener,
 )
 from store.commit_listeners import EVERY_COMMIT, CommitListeners
-from store.errors import StoreClosed, StoreError
+from store.errors import OutcomeUnknown, StoreClosed, StoreError
 from store.remote.appends import SEQUENCE, Appends
 from store.remote.bulk import RemoteBulkReads
 from store.remote.calls import POP, Method, RemoteCalls, encode
 from store.remote.config import RemoteConfig
 from store.remote.faults import RemoteFault, error_of
+from store.remote.hand_overs import HandOvers
 from store.remote.link import Link, LinkBroken
 from store.remote.questions import Questions
 from store.remote.stream import Stream
@@ -118,6 +120,7 @@ class RemoteStore(RemoteCalls):
             self._loop, config.max_pending_bytes, partial(self._put, Item.APPEND), lambda: receiver.position
         )
         self._questions = Questions(config.max_calls, self._put)
+        self._hand_overs = HandOvers(self)
         self.bulk = RemoteBulkReads(self._ask, config.max_bulk_reads)
         self._listeners = CommitListeners()
         self._items: deque[tuple[int, bytes]] = deque()  # that have arrived and are not handled
@@ -214,6 +217,15 @@ class RemoteStore(RemoteCalls):
         self._flush()
         answer = await self._questions.ask(POP, (request,), partial(self._return_orphaned, request.group))
         return cast("PopResult", POP.result.decode(answer))
+
+    async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
+        """See `store.api.Store.hand_over`. If the store was killed before it answered, its log has the answer."""
+        position = self._event_receiver.position
+        try:
+            return await super().hand_over(group, handed)
+        except OutcomeUnknown:
+            end = self._event_receiver.position
+            return await self._hand_overs.refused(group, handed, self._opening, position, end)
 
     def _flush(self) -> None:
         """Send gathered changes and appends before a call, so that the store gets everything in order."""
