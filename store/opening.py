@@ -56,8 +56,8 @@ def open_store(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> Ope
         meta = folder.read_or_create_meta(config)
         for name in ("partitions", "segment_size", "generation_segments"):
             if getattr(config, name) != getattr(meta, name):
-                text = "%s is %d, as %s was made with; the configured %d is ignored"
-                logger.warning(text, name, getattr(meta, name), path, getattr(config, name))
+                kept, given = getattr(meta, name), getattr(config, name)
+                logger.warning("%s is %d, as %s was made with; the configured %d is ignored", name, kept, path, given)
         config = replace(
             config,
             partitions=meta.partitions,
