@@ -1,5 +1,7 @@
 """The gRPC listener of a node, with Sluice's own service and RocketMQ's."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,7 @@ from gateway.rocketmq.service import RocketService
 from gateway.rpc.authenticating import Authenticating
 from gateway.rpc.certificates import RpcCertificates
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.pull_turns import PullTurns
 from gateway.rpc.service import Service
 from store.api import Store
 
@@ -37,14 +40,16 @@ class RpcServer:
         limits: RpcLimits | None = None,
         config: GrpcConfig | None = None,
         shares_port: bool = False,
+        traffic: Callable[[], int] = int,
     ) -> None:
-        """shares_port: with other processes of the node."""
+        """shares_port: with other processes of the node. traffic: a number that grows with each message of a device."""
         self._config = config or GrpcConfig()
         self._authority = authority
         self._callers: Callers | None = None
         self._store = store
         self._limits = limits or RpcLimits()
         self._shares_port = shares_port
+        self._traffic = traffic
         self._groups = {group.name.encode(): group for group in self._config.groups}
         self._service: Service | None = None
         self._rocket: RocketService | None = None
@@ -67,7 +72,8 @@ class RpcServer:
             certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
-        self._service = Service(self._store, self._limits)
+        turns = PullTurns(config.pull_share / 100, self._traffic, asyncio.get_running_loop())
+        self._service = Service(self._store, self._limits, turns)
         on_unsent = self._service.reply_unsent
         self._asking = asking = Authenticating(self._callers, self._store, refusal_reply, self._limits, on_unsent)
         server = grpc.aio.server(

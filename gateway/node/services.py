@@ -32,12 +32,13 @@ class Services:
         authority: Authority,
         config: Config,
         sessions: SessionDirectory,
+        traffic: Callable[[], int],
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]] = list,
     ) -> None:
-        """sources, admissions: see `gateway.http.metrics`."""
+        """traffic: see `RpcServer`. sources, admissions: see `gateway.http.metrics`."""
         self._config = config
-        self.rpc = rpc = rpc_server(engine, authority, config)
+        self.rpc = rpc = rpc_server(engine, authority, config, traffic)
         calls = (lambda: rpc.calls) if rpc is not None else (lambda: None)
         self.http = HttpFront(engine, authority, sources, admissions, config.http, calls)
         self.admin = AdminFront(engine, sessions, config.data_dir)
@@ -62,8 +63,8 @@ class Services:
         await self.admin.stop()
 
 
-def rpc_server(store: Store, authority: Authority, config: Config) -> RpcServer | None:
-    """The gRPC server of a process; None if it has none."""
+def rpc_server(store: Store, authority: Authority, config: Config, traffic: Callable[[], int]) -> RpcServer | None:
+    """The gRPC server of a process; None if it has none. traffic: see `RpcServer`."""
     if config.grpc.port < 0:
         return None
     mqtt = config.mqtt
@@ -72,7 +73,7 @@ def rpc_server(store: Store, authority: Authority, config: Config) -> RpcServer 
         max_topic_length=mqtt.max_topic_length,
         max_topic_levels=mqtt.max_topic_levels,
     )
-    return RpcServer(store, authority, limits, config.grpc, config.split.share_ports)
+    return RpcServer(store, authority, limits, config.grpc, config.split.share_ports, traffic)
 
 
 async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:

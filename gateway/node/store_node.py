@@ -17,6 +17,8 @@ from gateway.node.services import Services
 from gateway.node.store_tls import store_credentials
 from gateway.observe.counters import Counters
 from notify.hub import Hub
+from store.api import Commit
+from store.commit_listeners import MESSAGES
 from store.engine import Engine
 from store.remote.config import RemoteConfig
 from store.remote.server import StoreServer
@@ -31,6 +33,7 @@ class StoreNode:
         self.config = config
         self.counters = Counters()
         self._engine: Engine | None = None
+        self._commits = 0  # with messages
 
     async def start(self) -> Ports:
         """Open the store and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
@@ -45,7 +48,8 @@ class StoreNode:
         engine.gateway_registry.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.gateway_registry.expire(name.encode()))
         sessions = RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills)
-        self._services = Services(engine, authority, config, sessions, self._figures)
+        engine.on_commit(self._on_messages, MESSAGES)
+        self._services = Services(engine, authority, config, sessions, lambda: self._commits, self._figures)
         try:
             await self._services.admin.start()
             await self._maintenance.serve()
@@ -85,6 +89,9 @@ class StoreNode:
         self._authority.stop()
         await close()
         self._engine = None
+
+    def _on_messages(self, _: Commit) -> None:
+        self._commits += 1
 
     def _end(self, gateway: bytes) -> None:
         """Reject all further messages of a gateway that is declared dead."""
