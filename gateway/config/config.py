@@ -137,8 +137,7 @@ class GrpcConfig:
     max_idle: int = bounded(600, 1, 1_000_000)  # seconds without a call after which a connection is closed
     max_calls: int = bounded(10_000, 1, 1_000_000)  # calls of all kinds at a time, including long polls
     max_connections: int = bounded(1000, 1, 1_000_000)  # and at most an eighth of the process's file descriptors
-    # Percent of the loop's time for pulls that are far behind, while devices send or receive messages; 100: no limit.
-    pull_share: int = bounded(10, 1, 100)
+    pull_share: int = bounded(10, 1, 100)  # percent of the loop's time for pulls of old messages beside devices
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Turns of pulls that are far behind. While devices are served, these pulls get a share of the event loop's time.
 
 A few services that read from the beginning keep the loop busy, and each reply delays the devices by a fraction of a
-millisecond. So the loop's work for such a pull is timed, and the next one waits for a multiple of that: nine times as
-long for a share of 10 %. No pull waits while no device sends or receives messages.
+millisecond. So the loop's work for such a pull is timed, and the next one begins a multiple of that later: ten times as
+much for a share of 10 %. No pull waits while no device sends or receives messages.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class PullTurns:
         device. cpu_time: of the loop's thread, in seconds."""
         self.loop = loop
         self.cpu_time = cpu_time
-        self._pause = (1 - share) / share  # seconds, for a second of work
+        self._per_second = 1 / share  # seconds from a turn to the next one, for a second of work
         self._traffic = traffic
         self._seen = 0  # of the traffic
         self._busy_until = 0.0
@@ -68,18 +68,18 @@ class PullTurns:
         self._expected = seconds
         if paid is None:
             return
-        self._free_at += (seconds - paid) * self._pause
+        self._free_at += (seconds - paid) * self._per_second
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
             self._set_timer(self.loop.time())
 
     def _begin(self, now: float) -> float:
-        self._free_at = max(self._free_at, now - _LATE_S) + self._expected * self._pause
+        self._free_at = max(self._free_at, now - _LATE_S) + self._expected * self._per_second
         return self._expected
 
     def _is_busy(self, now: float) -> bool:
-        if not self._pause:
+        if self._per_second == 1:
             return False
         traffic = self._traffic()
         if traffic != self._seen:
