@@ -63,11 +63,9 @@ class PullTurns:
         self._set_timer(now)
         return await place
 
-    def charge(self, seconds: float, paid: float | None) -> None:
+    def charge(self, seconds: float, paid: float) -> None:
         """Charge the work of a turn that has ended. paid: in advance."""
         self._expected = seconds
-        if paid is None:
-            return
         self._free_at += (seconds - paid) * self._per_second
         if self._timer is not None:
             self._timer.cancel()
@@ -117,7 +115,7 @@ class Turn:
     def __init__(self, turns: PullTurns) -> None:
         self._turns = turns
         self._seconds = 0.0
-        self._paid: float | None = None
+        self._paid = 0.0
 
     @coroutine
     def timed(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
@@ -145,7 +143,10 @@ class Turn:
         behind. What the loop does from then on until it turns to something else counts as well."""
         if left <= count * _FAR:
             return
-        self._paid = await self._turns.wait()
+        paid = await self._turns.wait()
+        if paid is None:
+            return
+        self._paid = paid
         self._turns.loop.call_soon(self._end, self._turns.cpu_time())
 
     def _end(self, began: float) -> None:
