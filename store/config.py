@@ -43,6 +43,7 @@ class StoreConfig:
     batch_bytes: int = 1 << 20  # of one flush; a larger append has a flush of its own
     max_batch_bytes: int = MAX_FRAME  # of a batch of a shared log, and so of a record
     spacing_ms: float = 3.0  # between flushes of many small appends
+    commit_delay_ms: int = 0  # from the start of a flush of few small appends to that of the next
     max_pending_bytes: int = 64 << 20  # accepted and not committed; the last eighth is kept for control records
     max_wait_ms: int = 5000  # a message that would wait longer for its commit is refused at once; 0: no limit
     tail_cache_bytes: int = 64 << 20
@@ -95,7 +96,7 @@ class StoreConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
         for name in (
-            *("spacing_ms", "max_wait_ms", "tail_cache_bytes", "checkpoint_age_s"),
+            *("spacing_ms", "commit_delay_ms", "max_wait_ms", "tail_cache_bytes", "checkpoint_age_s"),
             *("view_flush_bytes", "view_cache_bytes"),
             *("retention_age_s", "retention_bytes", "retention_free_bytes", "retention_keep_bytes"),
             *("retention_check_s", "transaction_check_s", "transaction_checks"),

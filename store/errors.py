@@ -11,6 +11,10 @@ class StoreClosed(StoreError):
     """The store is closing or closed: reconnect to a node that serves."""
 
 
+class OutcomeUnknown(StoreClosed):
+    """The store was restarted before it answered: what was asked of it happened, or not."""
+
+
 class StoreBusy(StoreError):
     """Too many bytes wait to be committed: send more slowly and try again."""
 

@@ -59,8 +59,8 @@ def open_store(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> Ope
             raise StoreError(f"{path} has a copy of a shared log: open it as a node of its cluster")
         for name in ("partitions", "segment_size", "generation_segments"):
             if getattr(config, name) != getattr(meta, name):
-                text = "%s is %d, as %s was made with; the configured %d is ignored"
-                logger.warning(text, name, getattr(meta, name), path, getattr(config, name))
+                kept, given = getattr(meta, name), getattr(config, name)
+                logger.warning("%s is %d, as %s was made with; the configured %d is ignored", name, kept, path, given)
         config = as_made(config, meta)
         segments = Segments(folder.log, config.segment_size, disk)
         undo.callback(segments.close)

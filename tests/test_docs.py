@@ -98,7 +98,8 @@ def logged_lines(path: Path) -> Iterator[str]:
         texts = [
             each.value for each in ast.walk(node.args[-1 if is_throttled else 0]) if isinstance(each, ast.Constant)
         ]
-        pieces = [piece for text in texts if isinstance(text, str) for piece in re.split(r"%[sdr]|%\.\df", text)]
+        assert texts or is_throttled, f"{path.name}: the text is not in the call: {ast.unparse(node)}"
+        pieces = [piece for text in texts if isinstance(text, str) for piece in re.split(r"%[sdrg]|%\.\df", text)]
         longest = max(pieces, key=len, default="").strip(" :,")
         if len(longest) > 8:
             yield longest

@@ -142,6 +142,7 @@ class GrpcConfig:
     max_idle: int = bounded(600, 1, 1_000_000)  # seconds without a call after which a connection is closed
     max_calls: int = bounded(10_000, 1, 1_000_000)  # calls of all kinds at a time, including long polls
     max_connections: int = bounded(1000, 1, 1_000_000)  # and at most an eighth of the process's file descriptors
+    pull_share: int = bounded(10, 1, 100)  # percent of the loop's time for pulls of old messages beside devices
 
 
 @dataclass(slots=True)
@@ -163,6 +164,8 @@ class StoreSettings:
     # "fsync": an acknowledgement means on disk; "interval": flushed every interval_ms.
     policy: str = one_of("fsync", "interval")
     interval_ms: int = bounded(100, 1, 60_000)
+    # Least time between the starts of two writes of few messages: less CPU, later acknowledgements.
+    commit_delay_ms: int = bounded(0, 0, 1000)
     max_wait_ms: int = bounded(5000, 0, 3_600_000)  # a message that would wait longer for the disk is refused; 0: never
     max_reads: int = bounded(2, 1, 64)  # of old messages, in threads at a time: each may take up a core
     segment_size: int = bounded(256 * 1024 * 1024, 4096, 1 << 30)  # bytes
@@ -417,6 +420,11 @@ def _check_store(config: Config) -> None:
         if not 1 <= count <= 1024:
             raise ConfigError(f"store.parent_partitions.{parent} must be between 1 and 1024, not {count}")
         _check_parent("parent_partitions", parent)
+    if 0 < store.max_wait_ms < store.commit_delay_ms:
+        raise ConfigError(
+            f"store.commit_delay_ms is {store.commit_delay_ms}, but messages wait at most store.max_wait_ms,"
+            f" {store.max_wait_ms}"
+        )
     try:
         hours_of_day(store.retention_hours)
     except ValueError as error:

@@ -56,7 +56,7 @@ class GatewayNode:
         )
         store.on_lost(self.ended.set)
         self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)
-        self._rpc = rpc = rpc_server(store, authority, config, lambda: store.services)
+        self._rpc = rpc = rpc_server(store, authority, config, self.counters.messages, lambda: store.services)
         self._devices = devices = Devices(store, authority, config, self.counters, name, self._more_figures)
         self._http = HttpFront(config.http)
         pages = HttpPages(

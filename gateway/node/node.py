@@ -38,6 +38,7 @@ class Node:
             authority,
             config,
             self._sessions,
+            self.counters.messages,
             lambda: {"": devices.figures()},
             lambda: devices.front.admissions,
         )

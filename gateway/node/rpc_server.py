@@ -1,5 +1,6 @@
 """The gRPC listener of a node, with Sluice's own service and RocketMQ's."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from gateway.rocketmq.service import RocketService
 from gateway.rpc.authenticating import Authenticating
 from gateway.rpc.certificates import RpcCertificates
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.pull_turns import PullTurns
 from gateway.rpc.service import Service
 from store.api import Store
 
@@ -38,10 +40,11 @@ class RpcServer:
         limits: RpcLimits | None = None,
         config: GrpcConfig | None = None,
         shares_port: bool = False,
+        traffic: Callable[[], int] = int,
         services: Callable[[], Sequence[str]] = list,
     ) -> None:
-        """shares_port: with other processes of the node. services: addresses of this and other nodes' ports that
-        clients may use; none: those that they use."""
+        """shares_port: with other processes of the node. traffic: a number that grows with each message of a device.
+        services: addresses of this and other nodes' ports that clients may use; none: those that they use."""
         self._services = services
         self._config = config or GrpcConfig()
         self._authority = authority
@@ -49,6 +52,7 @@ class RpcServer:
         self._store = store
         self._limits = limits or RpcLimits()
         self._shares_port = shares_port
+        self._traffic = traffic
         self._groups = {group.name.encode(): group for group in self._config.groups}
         self._service: Service | None = None
         self._rocket: RocketService | None = None
@@ -71,7 +75,8 @@ class RpcServer:
             certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
-        self._service = Service(self._store, self._limits, self._services)
+        turns = PullTurns(config.pull_share / 100, self._traffic, asyncio.get_running_loop())
+        self._service = Service(self._store, self._limits, turns, self._services)
         on_unsent = self._service.reply_unsent
         self._asking = asking = Authenticating(self._callers, self._store, refusal_reply, self._limits, on_unsent)
         server = grpc.aio.server(

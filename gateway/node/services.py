@@ -32,13 +32,14 @@ class Services:
         authority: Authority,
         config: Config,
         sessions: SessionDirectory,
+        traffic: Callable[[], int],
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]] = list,
     ) -> None:
-        """sources, admissions: see `gateway.http.metrics`."""
+        """traffic: see `RpcServer`. sources, admissions: see `gateway.http.metrics`."""
         self._config = config
         own = [config.grpc.advertise] if config.grpc.advertise else []
-        self.rpc = rpc_server(engine, authority, config, lambda: own)
+        self.rpc = rpc_server(engine, authority, config, traffic, lambda: own)
         self.http = HttpFront(config.http)
         self.admin = AdminFront(config.data_dir)
         self.admin.serve(engine, sessions)
@@ -78,9 +79,13 @@ class Services:
 
 
 def rpc_server(
-    store: Store, authority: Authority, config: Config, services: Callable[[], Sequence[str]]
+    store: Store,
+    authority: Authority,
+    config: Config,
+    traffic: Callable[[], int],
+    services: Callable[[], Sequence[str]],
 ) -> RpcServer | None:
-    """The gRPC server of a process; None if it has none. services: see `RpcServer`."""
+    """The gRPC server of a process; None if it has none. traffic, services: see `RpcServer`."""
     if config.grpc.port < 0:
         return None
     mqtt = config.mqtt
@@ -89,7 +94,7 @@ def rpc_server(
         max_topic_length=mqtt.max_topic_length,
         max_topic_levels=mqtt.max_topic_levels,
     )
-    return RpcServer(store, authority, limits, config.grpc, config.split.share_ports, services)
+    return RpcServer(store, authority, limits, config.grpc, config.split.share_ports, traffic, services)
 
 
 async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:

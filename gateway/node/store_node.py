@@ -9,6 +9,8 @@ from gateway.node.ports import Ports
 from gateway.node.served_store import ServedStore
 from gateway.node.services import Services
 from gateway.node.store_tls import store_credentials
+from store.api import Commit
+from store.commit_listeners import MESSAGES
 from store.engine import Engine
 from store.remote.config import RemoteConfig
 from store.remote.listener import StoreListener
@@ -20,6 +22,7 @@ class StoreNode:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._engine: Engine | None = None
+        self._commits = 0  # with messages
 
     async def start(self) -> Ports:
         """Open the store and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
@@ -30,7 +33,10 @@ class StoreNode:
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._served = served = ServedStore(engine, config)
         self._listener = StoreListener(RemoteConfig())
-        self._services = Services(engine, served.authority, config, served.sessions, served.figures)
+        engine.on_commit(self._on_messages, MESSAGES)
+        self._services = Services(
+            engine, served.authority, config, served.sessions, lambda: self._commits, served.figures
+        )
         try:
             await self._services.admin.start()
             await served.begin()
@@ -65,3 +71,6 @@ class StoreNode:
         await self._services.stop()
         await close()
         self._engine = None
+
+    def _on_messages(self, _: Commit) -> None:
+        self._commits += 1

@@ -34,3 +34,7 @@ class Counters:
         self.wills_sent: int = 0
         self.wills_denied: int = 0  # wills that rules, or the removal of their user, no longer allow
         self.sessions_denied: int = 0  # CONNECTs with the client id of another user
+
+    def messages(self) -> int:
+        """The messages from and to devices."""
+        return self.messages_received + self.messages_sent

@@ -6,6 +6,7 @@ from typing import Final
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.pull_turns import PullTurns, Turn
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import group_name, parent_name, within
 from gateway.rpc.selecting import matching, selection_of
@@ -26,8 +27,9 @@ _SELECTED_BY: Final = PART_TOPIC | PART_PROPERTIES  # the parts that a selection
 class PullCalls:
     """Answers calls by offset. Every method raises `RequestError` for an invalid request, and `StoreError`."""
 
-    def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits) -> None:
+    def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits, turns: PullTurns) -> None:
         self._store = store
+        self._turns = turns
         self._wakeups = wakeups
         self._limits = limits
         self._stopping = False
@@ -56,6 +58,7 @@ class PullCalls:
         most = limits.max_fetch_bytes if request.without & PART_PAYLOAD else limits.max_reply_bytes
         reader = _Reader(
             self._store,
+            self._turns,
             within(request.max_records, limits.max_fetch_records),
             within(request.max_bytes or limits.fetch_bytes, most),
             parent,
@@ -128,12 +131,22 @@ class _Reader:
         "_queue",
         "_selector",
         "_store",
+        "_turns",
         "_until",
         "_without",
     )
 
-    def __init__(self, store: Store, max_records: int, max_bytes: int, parent: bytes, request: pb.PullRequest) -> None:
+    def __init__(
+        self,
+        store: Store,
+        turns: PullTurns,
+        max_records: int,
+        max_bytes: int,
+        parent: bytes,
+        request: pb.PullRequest,
+    ) -> None:
         self._store = store
+        self._turns = turns
         self._parent = parent
         self._queue = partition_queue(parent, request.partition)
         self._max_records = max_records
@@ -154,14 +167,17 @@ class _Reader:
     async def read(self, offset: int) -> pb.PullReply:
         """The records from `offset` on. There may be none although more records follow."""
         offsets: list[int] = []
+        turn = Turn(self._turns)
         async with reply_budget() as budget:
+            max_bytes = min(self._max_bytes, self._turns.most_bytes())
             if self._selector is None:
-                found = await self._fetch(offset, self._max_records, self._max_bytes, self._without)
+                found = await turn.timed(self._fetch(offset, self._max_records, max_bytes, self._without))
                 next_offset = found.offset + found.count
             else:
-                found = await self._select(offset, self._selector, offsets)
+                found = await turn.timed(self._select(offset, self._selector, offsets, max_bytes))
                 next_offset = found.offset
             budget.add(len(found.data))
+            await turn.come(next_offset - offset, min(found.bounds.end, self._until) - next_offset)
         return pb.PullReply(
             offset=found.offset,
             count=found.count,
@@ -187,10 +203,9 @@ class _Reader:
         self._lost += found.offset - offset
         return found
 
-    async def _select(self, offset: int, selector: Selector, offsets: list[int]) -> Fetched:
+    async def _select(self, offset: int, selector: Selector, offsets: list[int], room: int) -> Fetched:
         """The selected records, whose offsets are added to `offsets`. The result's offset is where the read ended."""
         frames: list[bytes] = []
-        room = self._max_bytes
         for _ in range(_MAX_FETCHES):
             max_records = self._max_records - len(offsets)
             found = await self._fetch(offset, max_records, max(room, 1), self._without & ~_SELECTED_BY)

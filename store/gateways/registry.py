@@ -114,8 +114,8 @@ class GatewayRegistry:
             oldest = self._loop.time() - self._lease
             for gateway in [each for each in self._gateways.values() if each.last_heartbeat < oldest]:
                 what = "has not been heard of" if gateway.has_returned else "has not come back"
-                text = "gateway %s %s for %g seconds: its connections are ended"
-                log.warning(text, _text(gateway), what, self._lease)
+                name, lease = _text(gateway), self._lease
+                log.warning("gateway %s %s for %g seconds: its connections are ended", name, what, lease)
                 self._end(gateway)
 
     # --- gateways

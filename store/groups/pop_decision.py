@@ -447,14 +447,20 @@ def begin_all(views: Views, group: bytes, queues: Sequence[QueueDecision], start
 
 
 def _is_added(views: Views, group: bytes, queue: bytes, queues: Sequence[QueueDecision]) -> bool:
-    """Whether a parent topic may have got this partition since a group began those before it."""
+    """Whether a parent topic may have got this partition since a group began those before it.
+
+    A pop begins all partitions that there are. Offsets may be committed of a few only: those that are not behind the
+    ends of their partitions at a growth are of a group that has not come to it.
+    """
     if queue[:1] != b"p" or queue[1:-3] not in views.partitions.counts:
         return False
+    growths = [growth for growth in views.partitions.growths(queue[1:-3]) if queue not in growth.ends]
     for each in queues:
         if each.queue[:-2] == queue[:-2] and each.queue < queue:
             if each.state is not None or each.uncommitted is not None:
                 return True
-            if views.pops.begin_of(group, each.queue) is not None:
+            committed = views.pops.begin_of(group, each.queue)
+            if committed is not None and any(committed <= growth.ends.get(each.queue, -1) for growth in growths):
                 return True
     return False
 

@@ -10,6 +10,9 @@ starting at once makes two half-full batches out of one. Then a flush waits unti
 likely: those that were waiting when the last flush ended, and one from each publisher that it answered. It starts
 without the rest `spacing_ms` after the end of the last flush (decisions/0016).
 
+With `commit_delay_ms`, a flush behind one of few appends starts that long after the start of that one: fewer flushes,
+and later answers. Many appends or many bytes start it at once.
+
 Who hears of a batch may need several turns of the loop (`on_batch`, `go_on`). Until it is done, no append of the batch
 is answered and no later batch is folded. So those who publish wait for those who receive, and what waits is bounded.
 
@@ -171,7 +174,7 @@ class CommitLog:
         self._flush_size = 0  # bytes of the last flush
         self._eager = 0  # appends in `_appends` with a waiting caller
         self._last_count = 0  # appends in the last flush with a waiting caller
-        self._likely = 0  # appends with a waiting caller to expect before the next flush
+        self._enough = MANY  # appends with a waiting caller that start the next flush at once
         self._late_at = 0.0  # when appends without a waiting caller start a flush; 0: `_appends` has none
         self._idle: asyncio.Future[None] | None = None  # done when everything is flushed
         self._error: StoreError | None = None  # why appends are refused: closing, or failed
@@ -196,7 +199,7 @@ class CommitLog:
         if error is not None:
             return error
         self._eager += 1
-        self._call(self._eager >= self._likely or self._eager == 1)
+        self._call(self._eager >= self._enough or self._eager == 1)
         return None
 
     def offer_later(self, frames: list[bytes], done: Done) -> StoreError | None:
@@ -296,9 +299,12 @@ class CommitLog:
         """Loop time at which the gathered small appends are to be flushed."""
         if not self._eager:
             return self._late_at
-        if self._last_count < MANY or self._eager >= self._likely:
+        if self._eager >= self._enough:
             return 0.0
-        at = self._last_end + self._config.spacing_ms / 1000
+        if self._last_count < MANY:
+            at = self._last_start + self._config.commit_delay_ms / 1000
+        else:
+            at = self._last_end + self._config.spacing_ms / 1000
         return min(at, self._late_at) if self._late_at else at
 
     def _start(self, now: float) -> None:
@@ -392,7 +398,8 @@ class CommitLog:
                 self._writer.complete(flush.prepared)
                 flush.batches.append(flush.prepared.batch)
                 flush.positions = flush.prepared.positions
-            self._likely = self._eager + _eager(flush.appends)
+            # After a flush of many: all that are likely to be there before the next one.
+            self._enough = MANY if self._last_count < MANY else self._eager + _eager(flush.appends)
         if self._unfinished is not None:
             self._behind = flush
             return

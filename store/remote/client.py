@@ -30,6 +30,7 @@ from store.api import (
     Commit,
     CommitListener,
     Done,
+    Handed,
     HeldMessage,
     Listening,
     PopRequest,
@@ -40,13 +41,14 @@ from store.api import (
     TransactionListener,
 )
 from store.commit_listeners import EVERY_COMMIT, CommitListeners
-from store.errors import StoreClosed, StoreError
+from store.errors import OutcomeUnknown, StoreClosed, StoreError
 from store.remote.addresses import Addresses
 from store.remote.appends import SEQUENCE, Appends
 from store.remote.bulk import RemoteBulkReads
 from store.remote.calls import POP, Method, RemoteCalls, encode
 from store.remote.config import RemoteConfig
 from store.remote.faults import RemoteFault, error_of
+from store.remote.hand_overs import HandOvers
 from store.remote.link import Link, LinkBroken
 from store.remote.own_copy import OwnCopy
 from store.remote.questions import Questions
@@ -139,6 +141,7 @@ class RemoteStore(RemoteCalls):
             self._loop, config.max_pending_bytes, partial(self._put, Item.APPEND), lambda: receiver.position
         )
         self._questions = Questions(config.max_calls, self._put)
+        self._hand_overs = HandOvers(self)
         self._copy = OwnCopy(copy, lambda: (self._opening, receiver.position)) if copy else None
         self._beside = {copy, node} - {""}  # addresses of the store of this gateway's own node
         self.bulk = RemoteBulkReads(self._ask, config.max_bulk_reads, self._copy)
@@ -247,6 +250,15 @@ class RemoteStore(RemoteCalls):
         self._flush()
         answer = await self._questions.ask(POP, (request,), partial(self._return_orphaned, request.group))
         return cast("PopResult", POP.result.decode(answer))
+
+    async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
+        """See `store.api.Store.hand_over`. If the store was killed before it answered, its log has the answer."""
+        position = self._event_receiver.position
+        try:
+            return await super().hand_over(group, handed)
+        except OutcomeUnknown:
+            end = self._event_receiver.position
+            return await self._hand_overs.refused(group, handed, self._opening, position, end)
 
     def _flush(self) -> None:
         """Send gathered changes and appends before a call, so that the store gets everything in order."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from store.errors import StoreClosed, StoreError
+from store.errors import OutcomeUnknown, StoreError
 from store.remote.calls import Method, encode
 from store.remote.faults import RemoteFault, error_of
 from store.remote.wire import NUMBER, Item
@@ -47,8 +47,8 @@ class Questions:
     async def ask(self, method: Method, arguments: tuple[object, ...], orphaned: Orphaned | None = None) -> bytes:
         """Call a method and return the encoded answer.
 
-        Raises what the store raises, and `StoreClosed` if the outcome is unknown. If the caller is cancelled, the call
-        is cancelled too; but with `orphaned` it continues, and `orphaned` gets the answer.
+        Raises what the store raises, and `OutcomeUnknown` if it was restarted meanwhile. If the caller is cancelled,
+        the call is cancelled too; but with `orphaned` it continues, and `orphaned` gets the answer.
         """
         try:
             body = bytes([method.number]) + encode(arguments)
@@ -108,8 +108,8 @@ class Questions:
                 del self._open[number]
                 answer = question.awaited()
                 if answer is not None:
-                    error = StoreClosed("the store was restarted meanwhile: the outcome of this call is unknown")
-                    answer.set_exception(error)
+                    text = "the store was restarted meanwhile: the outcome of this call is unknown"
+                    answer.set_exception(OutcomeUnknown(text))
 
     def fail(self, error: StoreError) -> None:
         """Fail all open calls, and all new ones until `reopen`."""

@@ -147,8 +147,8 @@ class Retention:
         free = self._segments.free_bytes()
         is_low = free < self._config.retention_free_bytes
         if is_low and not self._is_disk_low:
-            text = "the disk of %s has only %d bytes free, and retention may remove nothing more"
-            logger.warning(text, self._segments.folder, free)
+            folder = self._segments.folder
+            logger.warning("the disk of %s has only %d bytes free, and retention may remove nothing more", folder, free)
         self._is_disk_low = is_low
 
     async def _run(self) -> None:

@@ -113,7 +113,7 @@ class Several:
         for name in names:
             counters = self.counters[name] = Counters()
             own = gateway_name(name.partition("-")[0])
-            way = self._ways[name] = Way(await self._store(name))
+            way = self._ways[name] = Way(await self._store(name, own))
             store = cast("Store", way)
             authority = self.authorities[name] = Authority(store, self.config.mqtt.max_wrong_passwords)
             gateway = self.gateways[name] = Devices(store, authority, self.config, counters, own)
@@ -121,10 +121,10 @@ class Several:
             await gateway.start(ended.set)
             self.ports[name] = (await gateway.listen(-1, -1)).mqtt
 
-    async def _store(self, name: str) -> Engine | RemoteStore:
+    async def _store(self, name: str, own: bytes) -> Engine | RemoteStore:
         if not self.far:
             return self.engine
-        self.remote[name] = await RemoteStore.open(self.address, name, self.receiver(), REMOTE, self.routed)
+        self.remote[name] = await RemoteStore.open(self.address, own.decode(), self.receiver(), REMOTE, self.routed)
         return self.remote[name]
 
     def receiver(self) -> EventReceiver:

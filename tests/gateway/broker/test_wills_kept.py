@@ -234,18 +234,24 @@ async def test_a_node_that_stops_before_connack_sends_no_will(
     """It has recorded what it did not come to say (MQTT-3.1.2-7)."""
     node = await make_node()
     assert node._engine is not None
-    append, seen = node._engine.append, asyncio.Event()
+    append, seen, gate = node._engine.append, asyncio.Event(), asyncio.Event()
 
-    def told(frames: list[bytes], done: Callable[[Appended], None]) -> None:
-        append(frames, done)
+    def late(frames: list[bytes], done: Callable[[Appended], None]) -> None:
+        def told(appended: Appended) -> None:
+            task = asyncio.ensure_future(gate.wait())
+            task.add_done_callback(lambda _: done(appended))
+
+        append(frames, told)
         seen.set()
 
-    monkeypatch.setattr(node._engine, "append", told)
+    monkeypatch.setattr(node._engine, "append", late)
     client = await RawClient.open(node.ports.mqtt, 5)
     client.send(connect(5, b"d", expiry=expiry, will=WILL))
     await seen.wait()
-    await node.stop()
-    await client.closed()
+    stopping = asyncio.ensure_future(node.stop())
+    await client.closed()  # and only then the session is there
+    gate.set()
+    await stopping
     node = await make_node()
     assert await sent(node) == []
     assert await wills(node) == []

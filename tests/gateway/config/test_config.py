@@ -101,6 +101,8 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("[store]\npolicy = 'never'\n", "store.policy"),
         ("[store]\nsegment_size = 5000\n", "store.segment_size"),
         ("[store]\ninterval_ms = 0\n", "store.interval_ms"),
+        ("[store]\ncommit_delay_ms = 1001\n", "store.commit_delay_ms must be between 0 and 1000"),
+        ("[store]\ncommit_delay_ms = 60\nmax_wait_ms = 50\n", "messages wait at most store.max_wait_ms, 50"),
         ("[store]\nmax_deliveries = 251\n", "store.max_deliveries"),
         ("[store]\nretry_delays_s = []\n", "the number of store.retry_delays_s must be between 1"),
         ("[store]\nretry_delays_s = [1, -1]\n", "store.retry_delays_s must be between 0"),

@@ -1,5 +1,6 @@
 """Reads of a partition with gaps: each record once, lost records counted, nothing from `until` on."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.pull import PullCalls
+from gateway.rpc.pull_turns import PullTurns
 from record.layout import PART_PAYLOAD, Kind
 from store.api import Bounds, Fetched
 
@@ -48,6 +50,11 @@ class Holes:
         return Fetched(offset, behind - offset, record.without(data, without), bounds)
 
 
+def everything() -> PullTurns:
+    """Turns without limit."""
+    return PullTurns(1, int, asyncio.get_running_loop())
+
+
 @given(
     st.integers(0, 30),
     st.frozensets(st.integers(0, 30)),
@@ -61,7 +68,7 @@ async def test_each_record_once_and_the_rest_counted(
 ) -> None:
     start = min(start, end)
     store = Holes(end, gone)
-    calls = PullCalls(cast("Any", store), cast("Any", None), RpcLimits())
+    calls = PullCalls(cast("Any", store), cast("Any", None), RpcLimits(), everything())
     found: list[int] = []
     lost, at = 0, start
     while True:
@@ -103,6 +110,6 @@ async def test_replies_that_are_packed_on_the_loop_are_small(wanted: int, withou
             asked_of_the_store.append(max_bytes)
             return await super().fetch(queue, offset, max_records, max_bytes, without)
 
-    calls = PullCalls(cast("Any", Asked(10, frozenset())), cast("Any", None), RpcLimits())
+    calls = PullCalls(cast("Any", Asked(10, frozenset())), cast("Any", None), RpcLimits(), everything())
     await calls.pull(pb.PullRequest(parent="t", max_bytes=wanted, without=without))
     assert asked_of_the_store == [limit]

@@ -161,6 +161,36 @@ async def test_a_group_with_committed_offsets_misses_nothing_of_a_new_partition(
     assert set(where(popped)) == {f"{MOVED}1"}
 
 
+@pytest.mark.parametrize(("start", "more"), [(Start.LATEST, set()), (Start.EARLIEST, {f"{MOVED}1"})])
+async def test_a_partition_without_a_committed_offset_is_begun_at_the_start(bench: Bench, start: Start, more: set[str]):
+    """As with Kafka and RocketMQ. The parent topic got its partitions when it had no messages."""
+    await grow(bench, 2)
+    await publish(bench, f"{STAYS}0 {MOVED}1")
+    await bench.append(control.GroupOffsetsCommitted(b"a", {0: 0}).frame(b"g"))
+    popped = await bench.pop(*queues_of(bench), start=start)
+    assert set(where(popped)) == {f"{STAYS}0"} | more
+
+
+async def test_an_added_partition_is_not_new_to_a_group_that_committed_offsets_from_after_it(bench: Bench):
+    await publish(bench, f"{STAYS}0")
+    await grow(bench, 2)
+    await publish(bench, f"{STAYS}1 {STAYS}2 {MOVED}3")
+    await bench.append(control.GroupOffsetsCommitted(b"a", {0: 2}).frame(b"g"))
+    popped = await bench.pop(*queues_of(bench), start=Start.LATEST)
+    assert set(where(popped)) == {f"{STAYS}2"}
+
+
+async def test_an_older_partition_without_a_committed_offset_is_not_an_added_one(bench: Bench):
+    await grow(bench, 2)
+    await publish(bench, f"{STAYS}0 {MOVED}1")
+    await bench.append(control.GroupOffsetsCommitted(b"a", {0: 1}).frame(b"g"))
+    await grow(bench, 3)
+    added = next(key for key in "abcdefghijklmnop" if partition(key, 3) == 2)
+    await publish(bench, f"{added}2")
+    popped = await bench.pop(*queues_of(bench), start=Start.LATEST)
+    assert set(where(popped)) == {f"{added}2"}
+
+
 async def test_unwanted_messages_do_not_keep_a_group_from_what_came_after_the_growth(bench: Bench):
     """They fill what one pop may examine, several times."""
     await publish(bench, f"{STAYS}0")

@@ -54,4 +54,5 @@ def settings(rng: Random) -> StoreConfig:
         max_group_window=rng.choice((5, 1000)),
         max_group_objects=rng.choice((1, 3, 1000)),
         retention_check_s=rng.choice((5, FOREVER)),
+        commit_delay_ms=rng.choice((0, 0, 20)),
     )
