@@ -135,10 +135,12 @@ class Member:
                     continue
             except SharedLogUnavailable as error:
                 self._note_answer(error)
-                silence = 0.0  # of the engine: whether the leader lives is not known
+                if self._was_away():
+                    silence = 0.0
             await asyncio.sleep(self._config.poll_ms / 1000)
-            # A member that was paused has heard nothing because it did not listen.
-            silence += min(loop.time() - begun, self._config.leader_timeout_s / 4)
+            if self.unavailable is None:  # otherwise it is the engine that is silent
+                # A member that was paused has heard nothing because it did not listen.
+                silence += min(loop.time() - begun, self._config.leader_timeout_s / 4)
 
     async def _read(self, count: int) -> tuple[list[Slot], bool]:
         """As many of the next `count` slots as can be read, and whether none is decided behind them.
@@ -245,6 +247,14 @@ class Member:
     def _tell_follower(self) -> None:
         history = self._replica.history
         known = history.leader is not None and not history.handed_to and not self._is_own(history.leader)
+    def _was_away(self) -> bool:
+        """Whether the engine has not answered for so long that a leader may have had no way to say that it lives.
+
+        A single request that fails says nothing about the leader, however long it took."""
+        if self.unavailable is None:
+            return False
+        return asyncio.get_running_loop().time() - self.unavailable[0] >= self._config.leader_timeout_s / _IDLE_SLOTS
+
         self._tell(Role.FOLLOWER, history.leader if known else None)
 
     def _tell(self, role: Role, leader: LeaderClaim | None) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from store.cluster import member
 from store.cluster.member import NodeNameTaken, NotLeading, Role
-from store.cluster.shared_log import SharedLogDamaged, SlotRemoved
+from store.cluster.shared_log import SharedLogDamaged, SharedLogUnavailable, SlotRemoved
 from tests.store.cluster.conftest import Scenario
 from tests.store.cluster.simulation.cluster import Cluster
 from tests.store.cluster.simulation.engine import Port
@@ -96,6 +96,7 @@ def test_nobody_claims_because_the_engine_is_away(play: Play):
     async def scenario(cluster: Cluster) -> None:
         leader, others = await start(cluster)
         leader.process.stopped = True  # it will be the last one that reaches the engine again
+        await asyncio.sleep(0.6 * LEADER_TIMEOUT_S)
         cluster.engine.away = True
         await asyncio.sleep(10 * LEADER_TIMEOUT_S)
         assert all(node.member.unavailable is not None for node in others)
@@ -108,6 +109,50 @@ def test_nobody_claims_because_the_engine_is_away(play: Play):
         assert all(node.member.unavailable is None for node in cluster.nodes)
 
     play(scenario)
+
+
+def test_a_node_leads_although_some_of_its_reads_fail(play: Play):
+    async def scenario(cluster: Cluster) -> None:
+        leader, successor = await start_failing(cluster, 4)
+        leader.kill()
+        await asyncio.sleep(3 * FAILOVER_S)
+        assert leaders(cluster) == [successor]
+
+    play(scenario)
+
+
+def test_the_time_in_which_reads_fail_is_no_silence(play: Play):
+    async def scenario(cluster: Cluster) -> None:
+        leader, successor = await start_failing(cluster, 2)
+        leader.kill()
+        await asyncio.sleep(2.2 * LEADER_TIMEOUT_S)
+        assert not leaders(cluster)
+        await asyncio.sleep(5 * LEADER_TIMEOUT_S)
+        assert leaders(cluster) == [successor]
+
+    play(scenario)
+
+
+async def start_failing(cluster: Cluster, one_in: int) -> tuple[Node, Node]:
+    """The leader, and the only other node that lives: one in so many of its reads behind the end has no answer."""
+    leader, others = await start(cluster)
+    others[0].kill()
+    port = FailingPort(cluster.engine, lambda: None)
+    port.one_in = one_in
+    others[1].member._log = port
+    return leader, others[1]
+
+
+class FailingPort(Port):
+    one_in = 0
+    _reads = 0
+
+    async def read(self, slot: int) -> bytes | None:
+        self._reads += slot > self._engine.last
+        if slot > self._engine.last and self._reads % self.one_in == 0:
+            await asyncio.sleep(0.3 * LEADER_TIMEOUT_S)
+            raise SharedLogUnavailable("no answer")
+        return await super().read(slot)
 
 
 def test_nobody_claims_because_all_were_paused(play: Play):
