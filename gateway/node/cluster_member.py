@@ -3,6 +3,7 @@ leader."""
 
 import asyncio
 import json
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -11,8 +12,9 @@ import grpc
 
 from gateway.admin.queries import AdminQueries, WrongRequest
 from store.cluster.clustered_store import ClusteredStore, LogState
-from store.cluster.member import Role
+from store.cluster.member import NodeNameTaken, Role
 from store.cluster.shared_log import SharedLogUnavailable
+from store.cluster.slot import LeaderClaim
 from store.errors import StoreClosed
 from store.remote.status import ask_status
 
@@ -39,6 +41,7 @@ class ClusterMember(AdminQueries):
         self._credentials = credentials
         self._store = store
         self._name = name
+        self._process = secrets.token_hex(8)  # random name of this one
         self._loop = asyncio.get_running_loop()
         self._slot = 0
         self._slot_at = self._loop.time()
@@ -63,6 +66,24 @@ class ClusterMember(AdminQueries):
     @property
     def queries(self) -> Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
         return {"status": self._status, "lead": self._lead}
+
+    async def successor(self) -> str:
+        """The node that takes over soonest if this one leads no more: of those that answer and miss nothing, the one
+        that has read the most. "": there is none."""
+        others = [other for other in await self._ask_others() if "node" in other and not other["trouble"]]
+        others = [other for other in others if other["node"] != self._name]
+        return str(max(others, key=lambda other: other["slot"])["node"]) if others else ""
+
+    async def check_name(self, claim: LeaderClaim) -> None:
+        """Raise `NodeNameTaken` if another process under this node's name answers: the one that claimed, or one whose
+        gateways are attached to that."""
+        found = [await self._ask(claim.address)]
+        others = set(found[0].get("nodes", ())) - {claim.address, self._address}
+        found += await asyncio.gather(*map(self._ask, sorted(others)))
+        for about in found:
+            if about.get("node") == self._name and about["process"] != self._process:
+                where = about["address"]
+                raise NodeNameTaken(f"a node {self._name} runs at {where} already: give each node a name of its own")
 
     # --- gateway.http.cluster_state.ClusterState
 
@@ -128,6 +149,7 @@ class ClusterMember(AdminQueries):
         claim, engine = self._store.leader, self._store.engine
         about: dict[str, Any] = {
             **self.facts(),
+            "process": self._process,
             "address": self._address,
             "leader_address": claim.address if claim is not None else None,
             "silence_s": round(self.figures()["silence_seconds"], 1),

@@ -74,6 +74,7 @@ class ClusteredStoreNode:
         store.on_role(self._on_role)
         store.before_close(self._wait_for_fronts)
         self._member = member = ClusterMember(store, cluster.name, cluster.address, self._nodes, credentials)
+        store.meet(member.check_name)
         self._listener = StoreListener(RemoteConfig(), member.leader, member.status)
         self._http = HttpFront(config.http, member)
         self._admin = AdminFront(config.data_dir, member)
@@ -98,7 +99,7 @@ class ClusteredStoreNode:
         """Wait until all gateways have left, if this node leads. Those of other nodes stay."""
         served = self._served
         if served is not None:
-            await served.outlive_gateways(seconds, f"{self.config.cluster.name}.")
+            await served.outlive_gateways(seconds, self.config.cluster.name)
 
     async def stop(self) -> None:
         """Stop serving and leave the cluster. If this node leads, another one does so at once."""
@@ -116,16 +117,14 @@ class ClusteredStoreNode:
         await self._close()
 
     async def _hand_over(self, store: ClusteredStore) -> None:
-        """Let a node lead whose gateways are attached, if there is one: it need not wait for the leader timeout."""
-        engine = store.engine
-        if engine is None or self._member.damage:
+        """Let another node lead, if there is one that can: it need not wait for the leader timeout."""
+        if store.engine is None or self._member.damage:
             return
-        places = [name.partition(b"/")[0].decode() for name in engine.gateway_registry.figures]
-        others = {place.rpartition(".")[0] for place in places} - {self.config.cluster.name, ""}
-        if others:
+        node = await self._member.successor()
+        if node:
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_HAND_OVER_S):
-                    await store.hand_over(min(others))
+                    await store.hand_over(node)
 
     async def _close(self) -> None:
         store, self._store = self._store, None

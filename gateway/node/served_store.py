@@ -40,15 +40,17 @@ class ServedStore:
         self._server.begin()
         listener.serve(self._server)
 
-    async def outlive_gateways(self, seconds: float, prefix: str = "") -> None:
-        """Wait until all gateways whose names begin so have left, and have heard that they have: otherwise they would
-        look for the store."""
-        registry, begin = self.engine.gateway_registry, prefix.encode()
+    async def outlive_gateways(self, seconds: float, node: str = "") -> None:
+        """Wait until all gateways have left, or those of one node of a cluster, and have heard that they have:
+        otherwise they would look for the store."""
+
+        def counts(gateway: str) -> bool:
+            """Its name is `node.place/random` (`gateway.node.supervisor`)."""
+            return not node or gateway.partition("/")[0].rpartition(".")[0] == node
+
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while (  # noqa: ASYNC110  once in the life of a process
-                    any(name.startswith(begin) for name in registry.figures) or self._server.has_streams(prefix)
-                ):
+                while any(map(counts, self._attached())):  # noqa: ASYNC110  once in the life of a process
                     await asyncio.sleep(_CHECK_SECONDS)
 
     def abort(self) -> None:
@@ -70,6 +72,10 @@ class ServedStore:
         """The figures of all gateways."""
         figures = self.engine.gateway_registry.figures
         return {name.partition(b"/")[0].decode(): each for name, each in figures.items()}
+
+    def _attached(self) -> set[str]:
+        """The names of the gateways that have not left, or have not heard that they have."""
+        return {name.decode() for name in self.engine.gateway_registry.figures} | self._server.connected
 
     def _end(self, gateway: bytes) -> None:
         """Reject all further messages of a gateway that is declared dead."""

@@ -14,7 +14,7 @@ from store.cluster.engines import open_shared_log
 from store.cluster.history import History
 from store.cluster.joining import take_part
 from store.cluster.leadership import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from store.cluster.member import Member, MemberConfig, NotLeading, OnRole, Role
+from store.cluster.member import Meet, Member, MemberConfig, NotLeading, OnRole, Role
 from store.cluster.replica import BeforeClose, Replica
 from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable, SlotRemoved
 from store.cluster.slot import Founded, LeaderClaim, parse_slot
@@ -70,6 +70,7 @@ class ClusteredStore:
         self._config = config
         self._cluster = cluster
         self._listeners: list[OnRole] = []
+        self._meet: Meet | None = None
         self._replica: Replica
         self._member: Member | None = None
         self._log: SharedLog | None = None  # while `run` runs, and has reached it
@@ -149,6 +150,10 @@ class ClusteredStore:
         """Call `listener` with the role and the leader on each change."""
         self._listeners.append(listener)
 
+    def meet(self, meet: Meet) -> None:
+        """Await `meet` once with the newest claim, before this node takes part. It may raise `NodeNameTaken`."""
+        self._meet = meet
+
     def before_close(self, wait: BeforeClose) -> None:
         """Await `wait` before `engine` is closed because this node leads no more, and before `local` is closed because
         another copy takes its place; `local` is None by then."""
@@ -191,7 +196,7 @@ class ClusteredStore:
         cluster, config = self._cluster, self._config
         founded = Founded(uuid.uuid4().hex, config.segment_size, config.partitions, config.generation_segments)
         member_config = MemberConfig(cluster.node, cluster.address, opening, cluster.leader_timeout_s, cluster.poll_ms)
-        self._member = Member(log, self._replica, founded, member_config, Random(), self._on_role)
+        self._member = Member(log, self._replica, founded, member_config, Random(), self._greet, self._on_role)
         try:
             await self._member.run()
         finally:
@@ -238,6 +243,10 @@ class ClusteredStore:
             else:
                 self._unreached = None
                 return answer
+
+    async def _greet(self, claim: LeaderClaim) -> None:
+        if self._meet is not None:
+            await self._meet(claim)
 
     def _on_leadership_over(self) -> None:
         self._on_role(Role.FOLLOWER, None)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -67,17 +67,28 @@ class MemberConfig:
     poll_ms: float = 50.0  # between reads at the end of the log
 
 
+Meet = Callable[[LeaderClaim], Awaitable[None]]
 OnRole = Callable[[Role, LeaderClaim | None], None]  # this node's role, and who leads, if that is known
 
 
 class Member:
     """Follows and leads. `run` is its only task; `on_role` is called on each change.
 
+    `meet` is awaited once with the newest claim, before this node takes it for its leader's or claims itself. It raises
+    `NodeNameTaken` if another process runs under the name of this node.
+
     `unavailable` says since what time of the loop the engine has not answered, and why; None while it does.
     """
 
     def __init__(
-        self, log: SharedLog, replica: Replica, founded: Founded, config: MemberConfig, rng: Random, on_role: OnRole
+        self,
+        log: SharedLog,
+        replica: Replica,
+        founded: Founded,
+        config: MemberConfig,
+        rng: Random,
+        meet: Meet,
+        on_role: OnRole,
     ) -> None:
         self.unavailable: tuple[float, SharedLogUnavailable] | None = None
         self._log = log
@@ -85,7 +96,9 @@ class Member:
         self._founded = founded
         self._config = config
         self._rng = rng
+        self._meet = meet
         self._on_role = on_role
+        self._has_met = False
         self._told: tuple[Role, LeaderClaim | None] = (Role.FOLLOWER, None)
         self._has_claimed = False
         self._leadership: Leadership | None = None
@@ -125,6 +138,10 @@ class Member:
                     silence = 0.0
                     continue
                 window = 1
+                claim = self._replica.history.leader
+                if not self._has_met and claim is not None:
+                    await self._meet(claim)
+                    self._has_met = True
                 self._tell_follower()
                 if slots:
                     silence = 0.0
@@ -230,6 +247,14 @@ class Member:
                 await asyncio.sleep(newest + pause - loop.time())
                 await leadership.idle(newest)
 
+    def _was_away(self) -> bool:
+        """Whether the engine has not answered for so long that a leader may have had no way to say that it lives.
+
+        A single request that fails says nothing about the leader, however long it took."""
+        if self.unavailable is None:
+            return False
+        return asyncio.get_running_loop().time() - self.unavailable[0] >= self._config.leader_timeout_s / _IDLE_SLOTS
+
     def _may_claim_at_once(self) -> bool:
         """Whether nobody leads, as far as this node knows, and this one comes next."""
         history = self._replica.history
@@ -247,14 +272,6 @@ class Member:
     def _tell_follower(self) -> None:
         history = self._replica.history
         known = history.leader is not None and not history.handed_to and not self._is_own(history.leader)
-    def _was_away(self) -> bool:
-        """Whether the engine has not answered for so long that a leader may have had no way to say that it lives.
-
-        A single request that fails says nothing about the leader, however long it took."""
-        if self.unavailable is None:
-            return False
-        return asyncio.get_running_loop().time() - self.unavailable[0] >= self._config.leader_timeout_s / _IDLE_SLOTS
-
         self._tell(Role.FOLLOWER, history.leader if known else None)
 
     def _tell(self, role: Role, leader: LeaderClaim | None) -> None:

@@ -64,9 +64,10 @@ class StoreServer:
         """
         self._gone.append(listener)
 
-    def has_streams(self, prefix: str = "") -> bool:
-        """Whether any gateway whose name begins so is connected."""
-        return any(each.stream is not None for each in self.gateways.values() if each.gateway.startswith(prefix))
+    @property
+    def connected(self) -> set[str]:
+        """The names of the gateways that are connected."""
+        return {each.gateway for each in self.gateways.values() if each.stream is not None}
 
     def end(self, name: str) -> None:
         """End the service of a gateway that counts as dead."""

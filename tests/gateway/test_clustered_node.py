@@ -4,7 +4,8 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ import pytest
 from gateway.admin.queries import WrongRequest
 from gateway.config.config import Config
 from gateway.node.clustered_node import ClusteredStoreNode
+from notify.event_receiver import EventReceiver
 from sluice.demo.ports import lasting_ports
 from store.cluster import clustered_store
 from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable
+from store.remote.client import RemoteStore
+from store.remote.config import RemoteConfig
 from tests.waiting import patience, until
 
 
@@ -29,14 +33,40 @@ def failing_node(folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
     return node(folder)
 
 
-def node(folder: Path) -> ClusteredStoreNode:
-    """The node n1, whose shared log is in the folder."""
-    config = Config(data_dir=folder / "n1")
+def node(folder: Path, name: str = "n1", data: str = "") -> ClusteredStoreNode:
+    """A node whose shared log is in the folder, and so is its data, under its name or `data`. Nobody claims because of
+    silence."""
+    config = Config(data_dir=folder / (data or name))
     config.http.port = 0
-    config.split.role, config.split.listen = "store", f"unix:{folder}/s"
-    config.cluster.name, config.cluster.log = "n1", f"file://{folder}/log"
+    config.split.role, config.split.listen = "store", f"unix:{folder}/{data or name}.s"
+    config.cluster.name, config.cluster.log = name, f"file://{folder}/log"
     config.cluster.listen = f"127.0.0.1:{lasting_ports(1)[0]}"
+    config.cluster.leader_timeout_s = 300
     return ClusteredStoreNode(config)
+
+
+@asynccontextmanager
+async def running(*nodes: ClusteredStoreNode) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for each in nodes:
+            await each.start()
+            stack.push_async_callback(each.stop)
+        yield
+
+
+@asynccontextmanager
+async def attached(store: ClusteredStoreNode, gateway: str, node: str = "") -> AsyncIterator[None]:
+    """node: where the store of the gateway's node is."""
+    address = store.config.cluster.listen
+    remote = await RemoteStore.open(address, gateway, EventReceiver(), RemoteConfig(grace_s=1), node=node)
+    try:
+        yield
+    finally:
+        await remote.close()
+
+
+def leads(store: ClusteredStoreNode) -> bool:
+    return store._served is not None and store._listener._server is not None
 
 
 def health(port: int) -> tuple[int, dict[str, Any]]:
@@ -121,3 +151,84 @@ async def test_a_leader_goes_on_if_the_node_that_is_to_lead_is_not_there(tmp_pat
         assert alone._member.facts()["role"] == "leader"
     finally:
         await alone.stop()
+
+
+async def test_a_node_that_stops_lets_a_node_lead_that_answers(tmp_path: Path) -> None:
+    first, second = node(tmp_path), node(tmp_path, "n2")
+    async with running(first):
+        await until(lambda: leads(first))
+        async with (
+            running(second),
+            attached(first, "n0.g1/1", f"127.0.0.1:{lasting_ports(1)[0]}"),
+            attached(first, "n2.g1/1", second.config.cluster.listen),
+        ):
+            await until(lambda: second._member.facts()["leader"] == "n1")
+            await first.stop()
+            await until(lambda: leads(second))
+
+
+async def test_of_the_nodes_that_could_lead_the_one_that_has_read_the_most_is_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_others() -> list[dict[str, Any]]:
+        return [
+            {"node": "n2", "slot": 3, "trouble": ""},
+            {"node": "n3", "slot": 5, "trouble": "the shared log does not answer"},
+            {"node": "n4", "slot": 4, "trouble": ""},
+            {"node": "n1", "slot": 6, "trouble": ""},
+            {"address": "n5:7071", "trouble": "the node at n5:7071 does not answer"},
+        ]
+
+    async with running(alone := node(tmp_path)):
+        monkeypatch.setattr(alone._member, "_ask_others", ask_others)
+        assert await alone._member.successor() == "n4"
+
+
+async def test_a_node_does_not_wait_for_gateways_of_a_node_whose_name_begins_with_its_own(tmp_path: Path) -> None:
+    alone = node(tmp_path)
+    async with running(alone):
+        await until(lambda: leads(alone))
+        async with attached(alone, "n1.1.g1/1"):
+            async with patience():
+                await alone.outlive_gateways(3600)
+            async with attached(alone, "n1.g1/1"):
+                outliving = asyncio.create_task(alone.outlive_gateways(3600))
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                assert not outliving.done()
+            await outliving
+
+
+async def test_a_second_process_under_the_name_of_the_leader_does_not_take_part(tmp_path: Path) -> None:
+    good, second = node(tmp_path), node(tmp_path, "n1", data="other")
+    async with running(good):
+        await until(lambda: leads(good))
+        async with running(second):
+            await until(lambda: second._member.damage)
+            where = good.config.cluster.listen
+            assert second._member.damage == f"a node n1 runs at {where} already: give each node a name of its own"
+            assert second._member.leader()[0] == ""
+            assert leads(good)
+            assert good._member.facts()["epoch"] == 1
+
+
+async def test_a_second_process_under_the_name_of_a_follower_does_not_take_part(tmp_path: Path) -> None:
+    leader, good, second = node(tmp_path), node(tmp_path, "n2"), node(tmp_path, "n2", data="other")
+    async with running(leader):
+        await until(lambda: leads(leader))
+        async with running(good), attached(leader, "n2.g1/1", good.config.cluster.listen), running(second):
+            await until(lambda: second._member.damage)
+            assert good.config.cluster.listen in second._member.damage
+            await until(lambda: good._member.facts()["leader"] == "n1")
+            assert not good._member.damage
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_node_that_starts_again_is_no_second_process(tmp_path: Path, moves: bool) -> None:
+    async with running(before := node(tmp_path)):
+        await until(lambda: leads(before))
+    after = node(tmp_path, "n1", data="other")
+    if not moves:
+        after.config.cluster.listen = before.config.cluster.listen
+    async with running(after):
+        await until(lambda: leads(after))

@@ -101,7 +101,7 @@ class Node:
         founded = Founded(log_id=opening, **FOUNDED)
         config = MemberConfig(self.name, f"{self.name}:1", opening, LEADER_TIMEOUT_S, poll_ms=100)
         rng = Random(cluster.rng.random())
-        self.member = Member(self.port, self.replica, founded, config, rng, self._on_role)
+        self.member = Member(self.port, self.replica, founded, config, rng, self._meet, self._on_role)
 
     async def _live(self) -> None:
         kept, cluster = self.kept, self._cluster
@@ -146,6 +146,9 @@ class Node:
                 return await ask()
             except SharedLogUnavailable:
                 await asyncio.sleep(0.1)
+
+    async def _meet(self, claim: LeaderClaim) -> None:
+        """A process does not see others of its name."""
 
     def _on_role(self, role: Role, leader: LeaderClaim | None) -> None:
         self.role = role
