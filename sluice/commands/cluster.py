@@ -1,16 +1,18 @@
-"""`sluice cluster`: the state of a clustered node, and the change of its leader."""
+"""`sluice cluster`: the state of a clustered node, the change of its leader, and the way back to a single node."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from sluice.console.command import Arguments, Subparsers, add_actions, declare, print_result
+from sluice.console.times import format_size, format_time
 from sluice.node import admin
 
 EXAMPLE = "sluice cluster status --data-dir /var/lib/sluice"
 
 
 def add(subparsers: Subparsers) -> None:
-    about = "show the state of a clustered node, and let another node lead"
+    about = "show the state of a clustered node, let another node lead, and leave a cluster"
     actions = add_actions(declare(subparsers, "cluster", about, EXAMPLE))
     status = declare(actions, "status", "show who leads, and how far each node has the log", EXAMPLE, _status)
     text = "add a digest of this node's views, which is equal on all nodes at equal positions (slow)"
@@ -22,6 +24,9 @@ def add(subparsers: Subparsers) -> None:
     lead = declare(actions, "lead", "let another node lead; give this command at the one that leads", example, _lead)
     lead.add_argument("node", metavar="NODE", help="the name of the node that is to lead")
     admin.add_arguments(lead)
+    text = "make a stopped node's copy of the log the folder of a single node, which goes on by itself"
+    leave = declare(actions, "leave", text, "sluice cluster leave --data-dir /var/lib/sluice", _leave)
+    admin.add_arguments(leave)
 
 
 def _status(arguments: Arguments) -> int:
@@ -73,4 +78,19 @@ def line_of_log(facts: dict[str, Any]) -> str:
 def _lead(arguments: Arguments) -> int:
     facts = admin.ask_node(arguments.data_dir, "/cluster/lead", {"node": arguments.node})
     print_result(arguments, facts, f"node {facts['leader']} leads")
+    return 0
+
+
+def _leave(arguments: Arguments) -> int:
+    from store.cluster.leaving import leave  # noqa: PLC0415
+    from store.log.disk import Disk  # noqa: PLC0415
+
+    found = leave(arguments.data_dir, Disk())
+    text = f"{arguments.data_dir} is the folder of a single node: the log from {found.begin} to {found.position}"
+    if found.time_ms:
+        text += f", as of {format_time(found.time_ms)}"
+    if found.dropped_bytes:
+        text += f"\nleft out: {format_size(found.dropped_bytes)} behind that position, which were not whole"
+    text += "\nremove [cluster] from its configuration before you start it"
+    print_result(arguments, asdict(found), text)
     return 0

@@ -99,7 +99,7 @@ def _open(
         clear(segments, 0 if saved is None else saved.position)
         database, recovered = recover_views(folder, config, segments)
         undo.callback(database.close)
-        history = founded or _history(database.checkpoint().slots)
+        history = founded or history_of(database.checkpoint().slots)
         if recovered.end != history.end:
             raise StoreError(f"its log ends at {recovered.end}, and its views at {history.end}")
         views = open_views(database, config, segments, recovered)
@@ -110,7 +110,8 @@ def _open(
     return OpenedStore(folder.again(), meta, config, segments, database, views, writer, clock), history
 
 
-def _history(slots: bytes) -> History:
+def history_of(slots: bytes) -> History:
+    """What a checkpoint of the views says of the slots. Raises `StoreError`."""
     try:
         return unpack_history(slots)
     except msgspec.MsgspecError as error:

@@ -1,6 +1,16 @@
-"""What `sluice cluster status` prints."""
+"""What `sluice cluster status` prints, and `sluice cluster leave`."""
 
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sluice.cli import main
 from sluice.commands.cluster import line_of_log, lines_of
+from store.cluster.clustered_store import ClusterConfig, ClusteredStore
+from store.engine import Engine
+from tests.store.filled import SMALL
+from tests.waiting import until
 
 LEADER = {
     "node": "n1",
@@ -56,3 +66,20 @@ def test_what_the_shared_log_has() -> None:
         "the shared log begins with slot 700; its newest snapshot is number 4 of node n2 at 2023-11-14T22:13:20Z: "
         "slot 900, position 4096, 5 MB"
     )
+
+
+async def test_a_stopped_node_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "n1"
+    store = await ClusteredStore.open(data, SMALL, ClusterConfig("n1", f"file://{tmp_path}/log", "n1:1"))
+    running = asyncio.create_task(store.run())
+    await until(lambda: store.engine is not None)
+    running.cancel()
+    await asyncio.wait([running])
+    await store.close()
+    assert await asyncio.to_thread(main, ["cluster", "leave", "--data-dir", str(data)]) == 0
+    begun, then = capsys.readouterr().out.splitlines()
+    assert begun.startswith(f"{data} is the folder of a single node: the log from 0 to ")
+    assert then == "remove [cluster] from its configuration before you start it"
+    await (await Engine.open(data, SMALL)).close()
+    assert await asyncio.to_thread(main, ["cluster", "leave", "--data-dir", str(data)]) == 1
+    assert "the folder of a single node already" in capsys.readouterr().err
