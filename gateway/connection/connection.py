@@ -47,6 +47,8 @@ from store.api import Store
 log = logging.getLogger(__name__)
 
 _LARGE: Final = 64 * 1024  # bytes of a partial packet; smaller ones cost about what connections cost
+_MANY_FILTERS: Final = 64  # of SUBSCRIBE and UNSUBSCRIBE, after which a connection rests
+_REST_S: Final = 0.0002  # for each of them: several times what a filter costs the loop
 _LIVELY: Final = 1024  # bytes that are a sign of life (MQTT-3.1.2-22) though no packet ends in them
 
 
@@ -78,6 +80,7 @@ class Connection(PublishHandler):
         self.enhanced_auth: EnhancedAuthentication | None = None  # an authentication with AUTH packets is under way
         self.early: list[Packet] | None = None  # packets behind a CONNECT that is being served
         self.deferred: list[Packet] | None = None  # SUBSCRIBE or UNSUBSCRIBE behind uncommitted messages, and the rest
+        self.filters: int = 0  # of SUBSCRIBE and UNSUBSCRIBE, since the connection rested
         self.ending: bool = False  # deferred packets do not wait any more
         self.is_lost: bool = False  # the network connection has ended
         self.last_received: float = 0.0  # monotonic seconds: a packet, or _LIVELY bytes of one
@@ -146,10 +149,18 @@ class Connection(PublishHandler):
         if error is not None:
             if self.deferred is None:
                 self.fail(error)
-        elif decoder.has_more and not self.yielding:
-            self.yielding = True
-            self.pause_reading()
-            self.flusher.call_later(0.0, self._go_on)
+        elif (decoder.has_more or self.filters > _MANY_FILTERS) and not self.yielding:
+            self._yield()
+
+    def _yield(self) -> None:
+        """Let the other clients have their turn, and the loop to themselves for a while after many filters."""
+        seconds = 0.0
+        if self.filters > _MANY_FILTERS:
+            seconds = self.filters * _REST_S
+            self.filters = 0
+        self.yielding = True
+        self.pause_reading()
+        self.flusher.call_later(seconds, self._go_on)
 
     def undecoded_received(self, size: int, is_new: bool) -> None:
         """`size` bytes of a WebSocket message wait for its end. is_new: another message than before."""
@@ -168,6 +179,9 @@ class Connection(PublishHandler):
         self.yielding = False
         if self.closed or self.connecting or self.deferred is not None:
             return  # `opened` or `committed` goes on
+        if self.filters > _MANY_FILTERS:
+            self._yield()
+            return
         self._decode(b"")
         self.resume_reading()
 
@@ -307,7 +321,7 @@ class Connection(PublishHandler):
             return
         if self.decoder.error is not None:
             self.fail(self.decoder.error)
-        elif self.decoder.has_more:
+        elif (self.decoder.has_more or self.filters > _MANY_FILTERS) and not self.yielding:
             self._go_on()
 
     def _handle_rare(self, session: Session, packet: Packet) -> bool:
@@ -324,8 +338,10 @@ class Connection(PublishHandler):
         elif isinstance(packet, PingReq):
             self.send(pingresp())
         elif isinstance(packet, Subscribe):
+            self.filters += len(packet.requests)
             self.requests.subscribe(self, packet)
         elif isinstance(packet, Unsubscribe):
+            self.filters += len(packet.topic_filters)
             self.requests.unsubscribe(self, packet)
         elif isinstance(packet, Auth):
             self.requests.auth(self, packet)

@@ -220,8 +220,12 @@ class ClusteredStore:
                 log_id = content.log_id if isinstance(content, Founded) else ""
             if log_id:
                 if log_id != founded.log_id:
-                    text = "%s has a copy of another log, %s: it is replaced by the log %s"
-                    logger.warning(text, self.path, founded.log_id, log_id)
+                    logger.warning(
+                        "%s has a copy of another log, %s: it is replaced by the log %s",
+                        self.path,
+                        founded.log_id,
+                        log_id,
+                    )
                     await self._replica.clear()
                 return
             await asyncio.sleep(self._cluster.leader_timeout_s / _LOOKS)  # an answer may be old

@@ -107,8 +107,13 @@ async def _begin_with_snapshot(log: SharedLog, replica: Replica, reach: Reach, b
 async def _join(log: SharedLog, replica: Replica, reach: Reach, numbered: Numbered) -> None:
     """Raises `SnapshotUnreadable`, and OSError."""
     number, manifest = numbered.number, numbered.manifest
-    text = "this node begins with snapshot %d of the shared log: slot %d, position %d, %d MB"
-    logger.info(text, number, manifest.slot, manifest.position, manifest.size >> 20)
+    logger.info(
+        "this node begins with snapshot %d of the shared log: slot %d, position %d, %d MB",
+        number,
+        manifest.slot,
+        manifest.position,
+        manifest.size >> 20,
+    )
     contents = await reach(lambda: read_contents(log, manifest))
     loop = asyncio.get_running_loop()
     began = loop.time()

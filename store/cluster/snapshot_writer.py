@@ -130,8 +130,15 @@ class _Writing:
         if not await self._create(manifest):
             return None
         seconds = asyncio.get_running_loop().time() - began
-        text = "snapshot %d of the shared log is written: slot %d, position %d, %d MB, of which %d are new, in %.1f s"
-        logger.info(text, self._number, history.slot, history.end, manifest.size >> 20, self._written >> 20, seconds)
+        logger.info(
+            "snapshot %d of the shared log is written: slot %d, position %d, %d MB, of which %d are new, in %.1f s",
+            self._number,
+            history.slot,
+            history.end,
+            manifest.size >> 20,
+            self._written >> 20,
+            seconds,
+        )
         return Numbered(self._number, manifest)
 
     async def _read_base(self, before: Numbered | None) -> None:

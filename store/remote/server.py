@@ -225,8 +225,12 @@ class StoreServer:
         place = new.gateway.partition("/")[0]
         for other in self.gateways.values():
             if other.node != new.node and other.gateway.partition("/")[0] == place:
-                text = "gateway %s of the node at %s replaces the one of the node at %s: do two nodes have one name?"
-                log.warning(text, place, new.node, other.node)
+                log.warning(
+                    "gateway %s of the node at %s replaces the one of the node at %s: do two nodes have one name?",
+                    place,
+                    new.node,
+                    other.node,
+                )
 
     def _welcome(self, verdict: Verdict, reason: str = "", received: int = 0, sequence: int = 0) -> Welcome:
         engine = self._engine
