@@ -1,18 +1,25 @@
-"""`sluice cluster`: the state of a clustered node, the change of its leader, and the way back to a single node."""
+"""`sluice cluster`: the state of a clustered node, the change of its leader, and the ways from a single node
+and back."""
 
+import asyncio
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sluice.console.command import Arguments, Subparsers, add_actions, declare, print_result
+from sluice.console.command import Arguments, CommandError, Subparsers, add_actions, declare, print_result
 from sluice.console.times import format_size, format_time
 from sluice.node import admin
+
+if TYPE_CHECKING:
+    from gateway.config.config import Config
+    from store.cluster.founding import Begun
 
 EXAMPLE = "sluice cluster status --data-dir /var/lib/sluice"
 
 
 def add(subparsers: Subparsers) -> None:
-    about = "show the state of a clustered node, let another node lead, and leave a cluster"
+    about = "show the state of a clustered node, let another node lead, found and leave a cluster"
     actions = add_actions(declare(subparsers, "cluster", about, EXAMPLE))
     status = declare(actions, "status", "show who leads, and how far each node has the log", EXAMPLE, _status)
     text = "add a digest of this node's views, which is equal on all nodes at equal positions (slow)"
@@ -27,6 +34,12 @@ def add(subparsers: Subparsers) -> None:
     text = "make a stopped node's copy of the log the folder of a single node, which goes on by itself"
     leave = declare(actions, "leave", text, "sluice cluster leave --data-dir /var/lib/sluice", _leave)
     admin.add_arguments(leave)
+    text = "begin a shared log with the log of a stopped single node, whose folder stays as it is"
+    example = "sluice cluster found --data-dir /var/lib/sluice.single --config /etc/sluice/sluice.toml"
+    found = declare(actions, "found", text, example, _found)
+    text = "the configuration of the cluster's first node; [cluster] says where the shared log is"
+    found.add_argument("--config", type=Path, metavar="FILE", required=True, help=text)
+    admin.add_arguments(found)
 
 
 def _status(arguments: Arguments) -> int:
@@ -79,6 +92,36 @@ def _lead(arguments: Arguments) -> int:
     facts = admin.ask_node(arguments.data_dir, "/cluster/lead", {"node": arguments.node})
     print_result(arguments, facts, f"node {facts['leader']} leads")
     return 0
+
+
+def _found(arguments: Arguments) -> int:
+    from gateway.config.config import ConfigError, load  # noqa: PLC0415
+
+    try:
+        config = load(arguments.config, {})
+    except ConfigError as error:
+        raise CommandError(str(error)) from None
+    if not config.cluster.log:
+        raise CommandError(f"{arguments.config} has no [cluster]")
+    begun = asyncio.run(_begin(arguments.data_dir, config))
+    text = f"{config.cluster.log} is founded: the log from {begun.begin} to {begun.position}, {format_size(begun.size)}"
+    text += f"\nstart the nodes of the cluster with empty folders; keep {arguments.data_dir}, and start no node on it"
+    print_result(arguments, asdict(begun), text)
+    return 0
+
+
+async def _begin(data: Path, config: "Config") -> "Begun":
+    from gateway.config.store import store_config  # noqa: PLC0415
+    from store.cluster.engines import open_shared_log  # noqa: PLC0415
+    from store.cluster.founding import found  # noqa: PLC0415
+    from store.log.disk import Disk  # noqa: PLC0415
+    from store.log.writer import clock_ms  # noqa: PLC0415
+
+    log = await open_shared_log(config.cluster.log, config.cluster.options)
+    try:
+        return await found(data, store_config(config), log, config.cluster.name, Disk(), clock_ms)
+    finally:
+        await log.close()
 
 
 def _leave(arguments: Arguments) -> int:

@@ -44,7 +44,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         if (slot.kind == SlotKind.FOUNDED) != (slot.number == 1):
             raise self._damaged(slot, "founds a log in a log" if self.slot else "does not found the log")
         if slot.kind in {SlotKind.FOUNDED, SlotKind.CLAIMED}:
-            if (slot.epoch > epoch) != (slot.kind == SlotKind.CLAIMED):
+            if slot.kind == SlotKind.CLAIMED and slot.epoch <= epoch:
                 raise self._damaged(slot, f"claims epoch {slot.epoch} after epoch {epoch}")
             epoch, handed_to = slot.epoch, ""
         elif leader is None or handed_to or slot.epoch != epoch:
@@ -73,9 +73,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     def _continues(self, slot: Slot) -> bool:
         """Whether the position is the log's end. A batch may begin with the next segment instead, and its first frame
-        says then where the log ended (`store.log.writer`)."""
+        says then where the log ended (`store.log.writer`). A log may be founded with records, which end anywhere."""
         if not slot.batch:
-            return slot.position == self.end
+            return slot.position == self.end or slot.kind == SlotKind.FOUNDED
         try:
             if record.position_of(slot.batch, 0) != slot.position:
                 return False

@@ -54,19 +54,15 @@ async def take_part(log: SharedLog, replica: Replica, reach: Reach, run: Callabl
     Raises what `run` raises, `SharedLogDamaged` if there is no snapshot that goes with the slots, and OSError.
     """
     if replica.history.slot == 0:
-        try:
-            first = await reach(lambda: log.read(1))
-        except SlotRemoved as removed:
-            await _begin_with_snapshot(log, replica, reach, removed.begin, "")
-        else:
-            founded = None if first is None else parse_slot(1, first).content
-            if isinstance(founded, Founded):
-                await _begin_with_snapshot(log, replica, reach, 1, founded.log_id)
+        await _begin(log, replica, reach)
     while True:
         try:
             await run()
         except SlotRemoved as removed:
             history = replica.history
+            if history.slot == 0:  # others founded the log meanwhile
+                await _begin(log, replica, reach)
+                continue
             logger.warning(
                 "slots before %d of the shared log were removed, and this node has those up to %d: a snapshot takes "
                 "the place of its copy",
@@ -77,6 +73,18 @@ async def take_part(log: SharedLog, replica: Replica, reach: Reach, run: Callabl
             await _begin_with_snapshot(log, replica, reach, removed.begin, log_id)
         else:
             return
+
+
+async def _begin(log: SharedLog, replica: Replica, reach: Reach) -> None:
+    """Begin with a snapshot if there is one, without a copy. Raises like `_begin_with_snapshot`."""
+    try:
+        data = await reach(lambda: log.read(1))
+    except SlotRemoved as removed:
+        await _begin_with_snapshot(log, replica, reach, removed.begin, "")
+        return
+    if data is not None and isinstance((first := parse_slot(1, data)).content, Founded):
+        begin = 2 if first.position else 1  # a snapshot has the records that the log was founded with
+        await _begin_with_snapshot(log, replica, reach, begin, first.content.log_id)
 
 
 async def _begin_with_snapshot(log: SharedLog, replica: Replica, reach: Reach, begin: int, log_id: str) -> None:

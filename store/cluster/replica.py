@@ -18,6 +18,7 @@ from store.cluster.copy import open_copy, open_folder, open_new_copy
 from store.cluster.follower import Follower
 from store.cluster.history import History
 from store.cluster.leadership import Deposed, Leadership
+from store.cluster.shared_log import SlotRemoved
 from store.cluster.slot import LeaderClaim, Slot, SlotKind
 from store.config import StoreConfig
 from store.data_folder import Folder
@@ -129,6 +130,8 @@ class Replica:
 
     async def apply(self, slot: Slot, history: History) -> None:
         if slot.kind == SlotKind.FOUNDED:
+            if slot.position:
+                raise SlotRemoved(slot.number, slot.number + 1)  # the records before it are in a snapshot
             await self._take(
                 await self._loop.run_in_executor(
                     None, open_new_copy, self._folder, self._config, self._clock, self._disk, history

@@ -1,4 +1,4 @@
-"""What `sluice cluster status` prints, and `sluice cluster leave`."""
+"""What `sluice cluster status` prints, `sluice cluster leave` and `sluice cluster found`."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from sluice.cli import main
 from sluice.commands.cluster import line_of_log, lines_of
 from store.cluster.clustered_store import ClusterConfig, ClusteredStore
 from store.engine import Engine
-from tests.store.filled import SMALL
+from tests.store.filled import SMALL, Filled
 from tests.waiting import until
 
 LEADER = {
@@ -83,3 +83,27 @@ async def test_a_stopped_node_leaves(tmp_path: Path, capsys: pytest.CaptureFixtu
     await (await Engine.open(data, SMALL)).close()
     assert await asyncio.to_thread(main, ["cluster", "leave", "--data-dir", str(data)]) == 1
     assert "the folder of a single node already" in capsys.readouterr().err
+
+
+async def test_a_stopped_single_node_founds_a_shared_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    single = await Filled(tmp_path / "single").open()
+    await single.fill(10)
+    position = single.engine.stats().log_end
+    await single.engine.close()
+    log, file = f"file://{tmp_path}/log", tmp_path / "sluice.toml"
+    words = ["cluster", "found", "--data-dir", str(single.path), "--config", str(file)]
+    file.write_text("host = '127.0.0.1'\n")
+    assert await asyncio.to_thread(main, words) == 1
+    assert f"{file} has no [cluster]" in capsys.readouterr().err
+    file.write_text(f"[cluster]\nlog = '{log}'\nname = 'n1'\nlisten = '127.0.0.1:7071'\n")
+    assert await asyncio.to_thread(main, words) == 0
+    assert capsys.readouterr().out.startswith(f"{log} is founded: the log from 0 to {position}, ")
+    store = await ClusteredStore.open(tmp_path / "n1", SMALL, ClusterConfig("n1", log, "n1:1"))
+    running = asyncio.create_task(store.run())
+    await until(lambda: store.engine is not None)
+    assert store.history.end >= position
+    running.cancel()
+    await asyncio.wait([running])
+    await store.close()
+    assert await asyncio.to_thread(main, words) == 1
+    assert "the shared log has slots already" in capsys.readouterr().err

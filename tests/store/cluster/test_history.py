@@ -75,16 +75,17 @@ def test_a_slot_that_does_not_follow_is_damage(drawn: list[int], rng: Random):
         build_slot(
             follows.number, follows.epoch, follows.position, follows.previous ^ 1, follows.content, follows.batch
         ),
-        build_slot(
-            follows.number, follows.epoch, follows.position + 8, follows.previous, follows.content, follows.batch
-        ),
         history.next(claim("n1"), epoch=history.epoch),
         history.next(epoch=history.epoch + 1),
         batch_of(history, 10, epoch=history.epoch + 1),
         history.next(batch=b"no frame at all, and longer than one would be, if it were a frame"),
     ]
     if history.slot:
-        wrong.append(history.next(FOUNDED))
+        moved = follows.position + 8
+        wrong += [
+            history.next(FOUNDED),
+            build_slot(follows.number, follows.epoch, moved, follows.previous, follows.content, follows.batch),
+        ]
     if history.epoch:
         wrong.append(batch_of(history, 10, epoch=history.epoch - 1))
     if history.handed_to or history.leader is None:
@@ -92,6 +93,14 @@ def test_a_slot_that_does_not_follow_is_damage(drawn: list[int], rng: Random):
     for slot in wrong:
         with pytest.raises(SharedLogDamaged):
             history.after(slot)
+
+
+def test_a_log_may_be_founded_with_records():
+    history = History().after(History().next(FOUNDED, position=500, epoch=7))
+    assert (history.end, history.epoch, history.leader) == (500, 7, None)
+    with pytest.raises(SharedLogDamaged):
+        history.after(history.next(claim("n1"), epoch=7))
+    assert history.after(history.next(claim("n1"), epoch=8)).end == 500
 
 
 def test_a_batch_in_the_next_segment_says_where_the_log_ended():

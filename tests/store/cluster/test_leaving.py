@@ -13,6 +13,9 @@ from store.cluster.leaving import Left, leave
 from store.data_folder import META, read_meta
 from store.engine import Engine
 from store.errors import LogCorrupt, StoreError
+from store.exports.backup import back_up_stopped
+from store.exports.copying import CopyOptions
+from store.exports.restore import restore
 from store.exports.snapshot import Snapshot
 from store.exports.until import Until
 from store.log.disk import Disk
@@ -102,6 +105,17 @@ async def test_a_node_that_was_killed_before_its_first_checkpoint_leaves_with_al
     (copy / META).write_bytes(meta.replace(b'"shared": false', b'"shared": true'))
     with pytest.raises(StoreError, match="it was still being filled from a snapshot"):
         left(copy)
+
+
+async def test_a_backup_of_a_node_becomes_a_single_node(nodes: Nodes, follower: Node, tmp_path: Path):
+    end = follower.store.history.end
+    await nodes.stop(follower)
+    back_up_stopped(follower.folder, tmp_path / "backup", CopyOptions())
+    restore(tmp_path / "backup", tmp_path / "restored", Until(), (), CopyOptions())
+    assert left(tmp_path / "restored").position == end
+    frames, engine = await opened(tmp_path / "restored")
+    await check_state(engine, frames, Random(1))
+    await engine.close()
 
 
 async def test_who_knows_more_of_the_shared_log_finds_out(nodes: Nodes, follower: Node):
