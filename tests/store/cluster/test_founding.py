@@ -92,20 +92,22 @@ async def test_a_node_that_left_founds_another_log(nodes: Nodes, tmp_path: Path)
     await nodes.check_equal()
 
 
+def hold_after_a_look(port: Port) -> None:
+    """Let a node read one slot, and nothing more until `mend`."""
+    read = port.read
+
+    async def read_once(slot: int) -> bytes | None:
+        found = await read(slot)
+        port.cut()
+        port.read = read  # type: ignore[method-assign]
+        return found
+
+    port.read = read_once  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("has_looked", [False, True])
 async def test_a_node_that_waits_begins_with_what_the_log_is_founded_with(nodes: Nodes, single: Path, has_looked: bool):
-    def hold(port: Port) -> None:
-        read = port.read
-
-        async def read_once(slot: int) -> bytes | None:
-            found = await read(slot)
-            port.cut()
-            port.read = read  # type: ignore[method-assign]
-            return found
-
-        port.read = read_once  # type: ignore[method-assign]
-
-    waiting = await nodes.start("a", prepare=hold if has_looked else Port.cut)
+    waiting = await nodes.start("a", prepare=hold_after_a_look if has_looked else Port.cut)
     await until(lambda: waiting.port.waiting > 0)
     begun = await founded(nodes, single)
     waiting.port.mend()
@@ -140,11 +142,41 @@ async def test_a_log_that_somebody_else_founds_meanwhile_is_theirs(nodes: Nodes,
     assert third.store.history.founded.log_id != (await snapshots_of(third.port))[0].manifest.log_id
 
 
-async def test_founding_that_ended_halfway_begins_again(nodes: Nodes, single: Path):
-    class Gone(ObjectLog):
-        async def create(self, slot: int, data: bytes) -> bool:
-            raise asyncio.CancelledError
+async def test_a_snapshot_of_somebody_who_founded_nothing_is_not_taken(nodes: Nodes, single: Path, tmp_path: Path):
+    """Two found a log at a time. The first one wins, and the newest snapshot is of the other one."""
+    other = await Filled(tmp_path / "other", seed=3).open()
+    await other.fill(20)
+    await other.engine.close()
 
+    class First(ObjectLog):
+        async def create(self, slot: int, data: bytes) -> bool:
+            log = await open_shared_log(nodes.log, {})
+            log.__class__ = Gone
+            with pytest.raises(asyncio.CancelledError):
+                await found(other.path, CONFIG, log, "b", Disk(), clock_ms)
+            await log.close()
+            return await super().create(slot, data)
+
+    waiting = await nodes.start("a", prepare=hold_after_a_look)
+    await until(lambda: waiting.port.waiting > 0)
+    log = await open_shared_log(nodes.log, {})
+    log.__class__ = First
+    begun = await found(single, CONFIG, log, "a", Disk(), clock_ms)
+    await log.close()
+    waiting.port.mend()
+    await until(lambda: waiting.leads)
+    assert waiting.store.history.founded is not None
+    assert waiting.store.history.founded.log_id == begun.log_id
+
+
+class Gone(ObjectLog):
+    """Of a process that ends before it founds the log."""
+
+    async def create(self, slot: int, data: bytes) -> bool:
+        raise asyncio.CancelledError
+
+
+async def test_founding_that_ended_halfway_begins_again(nodes: Nodes, single: Path):
     log: SharedLog = await open_shared_log(nodes.log, {})
     log.__class__ = Gone
     with pytest.raises(asyncio.CancelledError):
