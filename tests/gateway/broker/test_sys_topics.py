@@ -200,3 +200,9 @@ def test_averages_come_to_a_steady_rate() -> None:
     assert five == pytest.approx(120, rel=0.001)
     assert fifteen == pytest.approx(120, rel=0.01)
     assert load.add(total, 60)[0] == pytest.approx(120 * 0.3679, rel=0.001)
+
+
+async def test_figures_are_numbers_that_a_gateway_can_send(quiet_node: Node) -> None:
+    figures = quiet_node._sessions.sys_topics.figures()
+    assert figures["messages_received"] == 0
+    assert {type(each) for each in figures.values()} == {int}
