@@ -1,6 +1,7 @@
 """A gateway in its own process, with its store in another process."""
 
 import asyncio
+from functools import partial
 from typing import Final
 
 from gateway.auth.authority import Authority
@@ -13,7 +14,7 @@ from gateway.node.ports import Ports
 from gateway.node.rpc_server import RpcServer
 from gateway.node.services import RPC_STOP_S, rpc_server, warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials
-from gateway.observe.counters import Counters
+from gateway.observe.counters import Counters, device_messages
 from notify.event_receiver import EventReceiver
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig
@@ -56,7 +57,9 @@ class GatewayNode:
         )
         store.on_lost(self.ended.set)
         self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)
-        self._rpc = rpc = rpc_server(store, authority, config, self.counters.messages, lambda: store.services)
+        self._rpc = rpc = rpc_server(
+            store, authority, config, partial(device_messages, self.counters), lambda: store.services
+        )
         self._devices = devices = Devices(store, authority, config, self.counters, name, self._more_figures)
         self._http = HttpFront(config.http)
         pages = HttpPages(

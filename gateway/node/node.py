@@ -1,6 +1,7 @@
 """A node: the store and the fronts of one process, put together, started and stopped."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import Maintenance
@@ -10,7 +11,7 @@ from gateway.net.bind import check_host
 from gateway.node.devices import Devices
 from gateway.node.ports import Ports as Ports  # noqa: PLC0414  part of this face
 from gateway.node.services import Services
-from gateway.observe.counters import Counters
+from gateway.observe.counters import Counters, device_messages
 from store.engine import Engine
 
 
@@ -38,7 +39,7 @@ class Node:
             authority,
             config,
             self._sessions,
-            self.counters.messages,
+            partial(device_messages, self.counters),
             lambda: {"": devices.figures()},
             lambda: devices.front.admissions,
         )

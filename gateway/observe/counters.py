@@ -2,7 +2,7 @@
 
 
 class Counters:
-    """Totals since the node started."""
+    """Totals since the node started. It has fields alone: all of them are published."""
 
     def __init__(self) -> None:
         self.connections_opened: int = 0
@@ -35,6 +35,7 @@ class Counters:
         self.wills_denied: int = 0  # wills that rules, or the removal of their user, no longer allow
         self.sessions_denied: int = 0  # CONNECTs with the client id of another user
 
-    def messages(self) -> int:
-        """The messages from and to devices."""
-        return self.messages_received + self.messages_sent
+
+def device_messages(counters: Counters) -> int:
+    """The messages from and to devices."""
+    return counters.messages_received + counters.messages_sent
