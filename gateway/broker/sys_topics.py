@@ -61,8 +61,8 @@ class SysTopics:
     ) -> None:
         self._store = store
         self._ownership = ownership
-        # A compiled class has no `vars`: its fields are in `dir`, and its methods too.
-        self._totals = [name for name in dir(counters) if name[0] != "_" and isinstance(getattr(counters, name), int)]
+        # A compiled class has no `vars`: its fields are in `dir`.
+        self._totals = [name for name in dir(counters) if not name.startswith("_")]
         self._open_sessions = open_sessions
         self._router = router
         self._counters = counters
