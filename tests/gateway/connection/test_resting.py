@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gateway.connection.connection import _MANY_FILTERS, _REST_S, Connection
+from gateway.mqtt.reasons import ReasonCode
 from gateway.node.node import Node
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PINGRESP, PUBACK, PUBREC, SUBACK, UNSUBACK, RawClient
@@ -104,7 +105,7 @@ async def test_filters_behind_messages_count_when_they_are_handled(client: RawCl
 async def test_a_client_that_leaves_while_its_connection_rests_is_gone(node: Node, client: RawClient, rests: Rests):
     client.send(wire.subscribe(5, 1, *[(each, 0) for each in MANY]))
     await client.expect(SUBACK)
-    node._sessions.open_sessions[b"greedy"][1].close(0x8B)
+    node._sessions.open_sessions[b"greedy"][1].close(ReasonCode.SERVER_SHUTTING_DOWN)
     await until(lambda: not node._sessions.open_sessions)
     await rests.end(len(MANY))
     assert not node._sessions.open_sessions
