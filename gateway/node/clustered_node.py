@@ -25,7 +25,7 @@ from gateway.node.served_store import ServedStore
 from gateway.node.services import warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials, store_credentials
 from store.api import Store
-from store.cluster.clustered_store import ClusterConfig, ClusteredStore
+from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.cluster.member import Role
 from store.cluster.shared_log import SharedLogMisconfigured
 from store.cluster.slot import LeaderClaim
@@ -60,7 +60,7 @@ class ClusteredStoreNode:
         config, cluster = self.config, self.config.cluster
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
-        about = ClusterConfig(
+        about = ClusteredStoreConfig(
             cluster.name,
             cluster.log,
             cluster.address,

@@ -36,7 +36,7 @@ _LOOKS: Final = 4  # for the first slot of a log that this node has a copy of
 
 
 @dataclass(slots=True, frozen=True)
-class ClusterConfig:
+class ClusteredStoreConfig:
     """Who a node is, and where its log is. The names of nodes must differ."""
 
     node: str
@@ -63,7 +63,7 @@ class ClusteredStore:
     when a leadership ends, before any append that was not decided is answered.
     """
 
-    def __init__(self, path: Path, config: StoreConfig, cluster: ClusterConfig) -> None:
+    def __init__(self, path: Path, config: StoreConfig, cluster: ClusteredStoreConfig) -> None:
         self.path = path
         self.role = Role.FOLLOWER
         self.leader: LeaderClaim | None = None  # who leads, if that is known
@@ -82,7 +82,7 @@ class ClusteredStore:
         cls,
         path: Path,
         config: StoreConfig,
-        cluster: ClusterConfig,
+        cluster: ClusteredStoreConfig,
         disk: Disk | None = None,
         clock: Clock = clock_ms,
     ) -> "ClusteredStore":
@@ -138,7 +138,7 @@ class ClusteredStore:
 
     @property
     def history(self) -> History:
-        """As of the last slot that this node has folded."""
+        """What the slots say up to the last one that this node has folded."""
         return self._replica.history
 
     @property

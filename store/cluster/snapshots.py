@@ -56,7 +56,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """Of its object."""
+        """The name of the object that has these bytes."""
         return f"{_PARTS}/{self.number:0{_DIGITS}}/{self.digest.hex()}"
 
 

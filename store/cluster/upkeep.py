@@ -41,7 +41,10 @@ _LEADER: Final = 4.0  # and the leader
 
 
 class Upkeep:
-    """Of one node. `run` is its only task. `newest` is the newest snapshot as of the last look."""
+    """Writes the snapshots of one node, and removes old slots while it leads.
+
+    `run` is its only task. `newest` is the newest snapshot that its last look found.
+    """
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import pytest
 
 from sluice.cli import main
 from sluice.commands.cluster import line_of_log, lines_of
-from store.cluster.clustered_store import ClusterConfig, ClusteredStore
+from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.engine import Engine
 from tests.store.filled import SMALL, Filled
 from tests.waiting import until
@@ -70,7 +70,7 @@ def test_what_the_shared_log_has() -> None:
 
 async def test_a_stopped_node_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "n1"
-    store = await ClusteredStore.open(data, SMALL, ClusterConfig("n1", f"file://{tmp_path}/log", "n1:1"))
+    store = await ClusteredStore.open(data, SMALL, ClusteredStoreConfig("n1", f"file://{tmp_path}/log", "n1:1"))
     running = asyncio.create_task(store.run())
     await until(lambda: store.engine is not None)
     running.cancel()
@@ -98,7 +98,7 @@ async def test_a_stopped_single_node_founds_a_shared_log(tmp_path: Path, capsys:
     file.write_text(f"[cluster]\nlog = '{log}'\nname = 'n1'\nlisten = '127.0.0.1:7071'\n")
     assert await asyncio.to_thread(main, words) == 0
     assert capsys.readouterr().out.startswith(f"{log} is founded: the log from 0 to {position}, ")
-    store = await ClusteredStore.open(tmp_path / "n1", SMALL, ClusterConfig("n1", log, "n1:1"))
+    store = await ClusteredStore.open(tmp_path / "n1", SMALL, ClusteredStoreConfig("n1", log, "n1:1"))
     running = asyncio.create_task(store.run())
     await until(lambda: store.engine is not None)
     assert store.history.end >= position

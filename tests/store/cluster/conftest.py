@@ -1,16 +1,25 @@
-"""A cluster on a simulated loop, for tests that think of their own faults."""
+"""Nodes over a folder, and a cluster on a simulated loop for tests that think of their own faults."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.store.cluster.nodes import Nodes
 from tests.store.cluster.simulation.cluster import Cluster
 from tests.store.cluster.simulation.loop import ClusterLoop
 
 Scenario = Callable[[Cluster], Awaitable[None]]
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
+    nodes = Nodes(tmp_path, monkeypatch)
+    yield nodes
+    await nodes.close()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import record
 from record.layout import Kind
 from store.api import Appended
 from store.cluster import clustered_store
-from store.cluster.clustered_store import ClusterConfig, ClusteredStore
+from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.cluster.engines import open_shared_log
 from store.cluster.member import Role
 from store.cluster.object_log import ObjectLog
@@ -160,7 +160,7 @@ class Nodes:
         """prepare: called with the node's port before its first request."""
         node = Node(name, folder or self._folder / name)
         node.prepare = prepare
-        cluster = ClusterConfig(name, f"{self.log}#{name}", f"{name}:1", {}, TIMEOUT_S, 5, self.snapshot_bytes)
+        cluster = ClusteredStoreConfig(name, f"{self.log}#{name}", f"{name}:1", {}, TIMEOUT_S, 5, self.snapshot_bytes)
         node.store = await ClusteredStore.open(node.folder, config or self.config, cluster)
         node.store.on_role(lambda role, leader: node.roles.append((role, leader)))
         node.running = asyncio.create_task(node.store.run())

@@ -1,7 +1,6 @@
 """Nodes of a cluster with their real stores: who leads, and what each of them has."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -25,13 +24,6 @@ from tests.store.cluster.nodes import CONFIG, Node, Nodes, Port, Writer, append
 from tests.store.filled import SIZE
 from tests.store.images import copy_image
 from tests.waiting import patience, until
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
-    nodes = Nodes(tmp_path, monkeypatch)
-    yield nodes
-    await nodes.close()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Reads of a follower's copy: they give what the leader gives, and nothing that depends on where the log ends."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
@@ -24,13 +23,6 @@ from tests.waiting import patience, until
 
 PARENT = b"home"
 _SOCKETS = TemporaryDirectory(prefix="sluice-")  # short: paths of sockets have 107 bytes at the most
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
-    nodes = Nodes(tmp_path, monkeypatch)
-    yield nodes
-    await nodes.close()
 
 
 async def follower_of(nodes: Nodes) -> tuple[Node, Node]:

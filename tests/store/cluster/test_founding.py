@@ -1,7 +1,6 @@
 """Shared logs that begin with the log of a single node."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
@@ -24,13 +23,6 @@ from tests.store.cluster.nodes import CONFIG, Nodes, Port, Writer
 from tests.store.filled import SIZE, Filled, check_state, opened
 from tests.store.simulation.checks import read_log
 from tests.waiting import until
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
-    nodes = Nodes(tmp_path, monkeypatch)
-    yield nodes
-    await nodes.close()
 
 
 @pytest.fixture

@@ -1,14 +1,13 @@
 """Copies of a shared log that become folders of single nodes."""
 
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
 import record
-from store.cluster.clustered_store import ClusterConfig, ClusteredStore
+from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.cluster.leaving import Left, leave
 from store.data_folder import META, read_meta
 from store.engine import Engine
@@ -24,13 +23,6 @@ from store.views.database.database import seen_checkpoint
 from tests.store.cluster.nodes import CONFIG, Node, Nodes, Writer
 from tests.store.filled import SIZE, Filled, check_state, opened
 from tests.store.simulation.checks import read_log
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
-    nodes = Nodes(tmp_path, monkeypatch)
-    yield nodes
-    await nodes.close()
 
 
 @pytest.fixture
@@ -136,7 +128,7 @@ async def test_who_knows_more_of_the_shared_log_finds_out(nodes: Nodes, follower
 async def test_a_node_that_left_takes_no_part_in_its_cluster(nodes: Nodes, follower: Node):
     await nodes.stop(follower)
     left(follower.folder)
-    cluster = ClusterConfig("b", nodes.log, "b:1")
+    cluster = ClusteredStoreConfig("b", nodes.log, "b:1")
     with pytest.raises(StoreError, match="has a log of its own"):
         await ClusteredStore.open(follower.folder, CONFIG, cluster)
     with pytest.raises(StoreError, match="the folder of a single node already"):

@@ -9,7 +9,7 @@ import pytest
 import record
 from record.layout import Kind
 from store.cluster import clustered_store
-from store.cluster.clustered_store import ClusterConfig, ClusteredStore
+from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.cluster.shared_log import SlotRemoved
 from store.cluster.snapshots import KEPT, snapshots_of
 from tests.store.cluster.engines.engine import Engine
@@ -27,7 +27,7 @@ async def test_a_node_joins_when_the_first_slots_are_gone(
     running: list[asyncio.Task[None]] = []
 
     async def start(name: str) -> ClusteredStore:
-        about = ClusterConfig(name, engine.url, f"{name}:1", engine.options, 5.0, 5, 3 << 20)
+        about = ClusteredStoreConfig(name, engine.url, f"{name}:1", engine.options, 5.0, 5, 3 << 20)
         store = await ClusteredStore.open(tmp_path / name, config, about)
         stores.append(store)
         running.append(asyncio.create_task(store.run()))

@@ -98,7 +98,7 @@ class Cluster:
                 node.kill()
 
     def digest_at(self, end: int) -> int:
-        """Of what was folded up to this position."""
+        """The digest of all records up to this position."""
         return self._digests[end]
 
     def on_folded(self, end: int, digest: int) -> None:
