@@ -75,7 +75,7 @@ class ClusterScenario(Replay[ClusterOutcome]):
         self._servers: NatsServers | SeaweedServers | None = None
         self._nodes: list[ClusterNode] = []
         self._subscribers: list[PersistentSubscriber] = []
-        self._service = CloudService("")
+        self._service = CloudService([])
         self._leader = self._killed = self._successor = 0  # indexes of nodes
         self._replay_at = self._killed_at = self._back_at = 0.0  # time.time()
 
@@ -90,8 +90,8 @@ class ClusterScenario(Replay[ClusterOutcome]):
         ports = [node.ports.mqtt for node in self._nodes]
         await self._start_fleet(ports, f"--exactly-once-every={_EXACTLY_ONCE_EVERY}")
         endpoints = [f"127.0.0.1:{node.ports.grpc}" for node in self._nodes]
-        from_leader = endpoints[self._leader :] + endpoints[: self._leader]
-        self._background.append(asyncio.create_task(self._service.consume_from(from_leader)))
+        self._service.endpoints = endpoints[self._leader :] + endpoints[: self._leader]
+        self._background.append(asyncio.create_task(self._service.consume()))
         for number, node in enumerate(self._nodes):
             subscriber = PersistentSubscriber(
                 f"dashboard-{node.name}", f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv5, qos=2

@@ -65,7 +65,7 @@ class Scenario(Replay[Outcome]):
         endpoint = f"127.0.0.1:{ports.grpc}"
         await self._spark.start("sluice.demo.analytics", ["--endpoint", endpoint, "--folder", str(self._folder)])
         await self._start_fleet([ports.mqtt])
-        self._service = CloudService(endpoint)
+        self._service = CloudService([endpoint])
         self._background.append(asyncio.create_task(self._service.consume()))
         await asyncio.to_thread(self._offline.connect, ports.mqtt)
         await asyncio.to_thread(self._offline.disconnect)

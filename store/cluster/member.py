@@ -41,7 +41,7 @@ class Replica(Protocol):
 
     @property
     def history(self) -> History:
-        """As of the last slot that was applied."""
+        """The log up to and with the last slot that was applied."""
 
     async def apply(self, slot: Slot, history: History) -> None:
         """Write and fold a BATCH, note any other slot, and have `history`, which is as of this slot."""

@@ -53,7 +53,7 @@ class DecidedSlots:
             self._histories[-1] = history
 
     def at(self, position: int) -> History:
-        """As of the last slot that ends at `position` or before. Forgets those before it."""
+        """The log up to and with the last slot that ends at `position` or before. Forgets earlier slots."""
         histories = self._histories
         while len(histories) > 1 and histories[1].end <= position:
             histories.popleft()
@@ -118,7 +118,7 @@ class Replica:
 
     @property
     def history(self) -> History:
-        """As of the last slot that was applied, or decided for this node and folded."""
+        """The log up to and with the last slot that was applied, or was decided for this node and folded."""
         folded = self._slots.at(0 if self._opened is None else self._opened.views.position)
         leadership = self._leadership  # has the slots without records too
         return leadership.history if leadership is not None and leadership.history.end == folded.end else folded

@@ -98,7 +98,7 @@ class Cluster:
                 node.kill()
 
     def digest_at(self, end: int) -> int:
-        """The digest of all records up to this position."""
+        """The digest of all records up to this position, as the first node that folded them told it."""
         return self._digests[end]
 
     def on_folded(self, end: int, digest: int) -> None:
