@@ -455,12 +455,15 @@ def _is_added(views: Views, group: bytes, queue: bytes, queues: Sequence[QueueDe
     if queue[:1] != b"p" or queue[1:-3] not in views.partitions.counts:
         return False
     growths = [growth for growth in views.partitions.growths(queue[1:-3]) if queue not in growth.ends]
+    if not growths:
+        return False
     for each in queues:
-        if each.queue[:-2] == queue[:-2] and each.queue < queue:
+        ends = [growth.ends[each.queue] for growth in growths if each.queue in growth.ends]
+        if ends:
             if each.state is not None or each.uncommitted is not None:
                 return True
             committed = views.pops.begin_of(group, each.queue)
-            if committed is not None and any(committed <= growth.ends.get(each.queue, -1) for growth in growths):
+            if committed is not None and committed <= max(ends):
                 return True
     return False
 

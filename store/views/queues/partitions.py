@@ -38,26 +38,23 @@ class PartitionGrowth:
 class Partitions:
     """The number of partitions of each parent topic."""
 
-    __slots__ = ("_growths", "_state", "counts", "default")
+    __slots__ = ("_growths", "_state", "counts", "default", "have_grown")
 
     def __init__(self, state: State, default: int) -> None:
         self._state = state
         self.default = default  # of parent topics without a number of their own
         self.counts: dict[bytes, int] = {}  # of those with one; `Tails` reads it too
+        self.have_grown = False  # whether any parent topic with messages ever got more partitions
         self._growths: dict[bytes, list[PartitionGrowth]] = {}
         for parent, row in state.all(_COUNTS):
             self.counts[parent], growths = _unpacked(row)
             if growths:
                 self._growths[parent] = [PartitionGrowth(parent, ends) for ends in growths]
+                self.have_grown |= any(growths[-1])
 
     def of(self, parent: bytes) -> int:
         """How many partitions a parent topic has."""
         return self.counts.get(parent, self.default)
-
-    @property
-    def have_grown(self) -> bool:
-        """Whether any parent topic with messages ever got more partitions."""
-        return bool(self._growths)
 
     def growths(self, parent: bytes) -> Sequence[PartitionGrowth]:
         """Each time that a parent topic got more partitions, the oldest first."""
@@ -65,10 +62,14 @@ class Partitions:
 
     def set(self, parent: bytes, count: int, ends: list[int]) -> None:
         """Apply TOPIC_PARTITIONS. ends: of the partitions that the parent topic has."""
-        if any(ends):
-            if count <= len(ends):
-                return
+        has_messages = any(ends)
+        if count > len(ends):
             self._growths[parent] = [*self.growths(parent), PartitionGrowth(parent, ends)]
+            self.have_grown |= has_messages
+        elif has_messages:
+            return
+        else:
+            self._growths[parent] = [each for each in self.growths(parent) if len(each.ends) < count]
         self.counts[parent] = count
         self._state.put(_COUNTS, parent, _packed(count, self.growths(parent)))
 

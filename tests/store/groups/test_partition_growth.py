@@ -161,14 +161,44 @@ async def test_a_group_with_committed_offsets_misses_nothing_of_a_new_partition(
     assert set(where(popped)) == {f"{MOVED}1"}
 
 
+@pytest.mark.parametrize("was_popped", [True, False], ids=["popped", "committed"])
+async def test_a_group_misses_nothing_of_a_partition_that_was_added_before_the_first_message(
+    bench: Bench, was_popped: bool
+):
+    if was_popped:
+        await bench.pop(*queues_of(bench), start=Start.LATEST)
+    else:
+        await bench.append(control.GroupOffsetsCommitted(b"a", {0: 0}).frame(b"g"))
+    await grow(bench, 3)
+    await grow(bench, 2)
+    await publish(bench, f"{STAYS}0 {MOVED}1")
+    await bench.reopen()
+    popped = await bench.pop(*queues_of(bench), start=Start.LATEST)
+    assert set(where(popped)) == {f"{STAYS}0", f"{MOVED}1"}
+
+
 @pytest.mark.parametrize(("start", "more"), [(Start.LATEST, set()), (Start.EARLIEST, {f"{MOVED}1"})])
 async def test_a_partition_without_a_committed_offset_is_begun_at_the_start(bench: Bench, start: Start, more: set[str]):
     """As with Kafka and RocketMQ. The parent topic got its partitions when it had no messages."""
     await grow(bench, 2)
-    await publish(bench, f"{STAYS}0 {MOVED}1")
-    await bench.append(control.GroupOffsetsCommitted(b"a", {0: 0}).frame(b"g"))
+    await publish(bench, f"{STAYS}0 {MOVED}1 {STAYS}2")
+    await bench.append(control.GroupOffsetsCommitted(b"a", {0: 1}).frame(b"g"))
     popped = await bench.pop(*queues_of(bench), start=start)
-    assert set(where(popped)) == {f"{STAYS}0"} | more
+    assert set(where(popped)) == {f"{STAYS}2"} | more
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+async def test_a_partition_that_was_not_reset_is_begun_at_the_start(tmp_path: Path, is_reopened: bool):
+    """The number of the parent topic is its own, and never rose."""
+    bench = await Bench(tmp_path / "data", replace(ONE, partitions=3)).open()
+    await grow(bench, 2)
+    await publish(bench, f"{STAYS}0 {MOVED}1")
+    await bench.engine.reset_group(b"g", {partition_queue(b"a", 0): 0})
+    if is_reopened:
+        await bench.reopen()
+    popped = await bench.pop(*queues_of(bench), start=Start.LATEST)
+    assert set(where(popped)) == {f"{STAYS}0"}
+    await bench.engine.close()
 
 
 async def test_an_added_partition_is_not_new_to_a_group_that_committed_offsets_from_after_it(bench: Bench):

@@ -142,8 +142,10 @@ class Model:
         ends = [self.end(partition_queue(parent, number)) for number in range(self.count(parent))]
         if sum(ends) and count <= len(ends):
             return
-        if sum(ends):
+        if count > len(ends):
             self.growths[parent].append(ends)
+        else:
+            self.growths[parent] = [each for each in self.growths[parent] if len(each) < count]
         self.counts[parent] = count
 
     def end(self, queue: bytes) -> int:
