@@ -20,6 +20,7 @@ FORMAT: Final = 1
 META: Final = "store.json"
 LOCK: Final = "lock"
 SOCKET: Final = "admin.sock"  # commands reach the process that has the folder open through it
+DRAINED: Final = "drained"  # a file that exists while the clients of a clustered node are to use other nodes
 RESTORING: Final = "restore.unfinished"  # a folder that exists while a backup is being restored
 _MAX_OPENINGS: Final = 1024  # the newest are kept
 

@@ -7,7 +7,7 @@ is sent when the record is committed.
 import asyncio
 import logging
 import uuid
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from time import time
 from typing import Final
 
@@ -21,6 +21,7 @@ from gateway.broker.client_ownership import SINGLE_NODE, ClientOwnership
 from gateway.broker.connack import Connack
 from gateway.broker.eager_task import start_eagerly
 from gateway.broker.handle_subscribe import SubscribeHandler
+from gateway.broker.redirection import Redirection
 from gateway.broker.session_checkpoint import SessionCheckpoint, last_records, records_of_unsubscribed
 from gateway.broker.session_restore import SessionRestore
 from gateway.broker.sys_topics import SysTopics
@@ -35,6 +36,7 @@ from gateway.delivery.router import Router
 from gateway.mqtt.aliases import TopicAliases
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
 from gateway.mqtt.reasons import ReasonCode
+from gateway.net.weighted import Weighted
 from gateway.observe.counters import Counters
 from gateway.session.drop_counters import OfflineDropCounters
 from gateway.session.queue_cursor import QueueCursor, reach_of
@@ -63,7 +65,10 @@ class Sessions:
         config: MqttConfig,
         counters: Counters,
         ownership: ClientOwnership = SINGLE_NODE,
+        others: Callable[[], Sequence[Weighted]] = list,
     ) -> None:
+        """others: addresses of other nodes for clients that this one does not serve."""
+        self.redirection = Redirection(config, others)
         self._store = store
         self._ownership = ownership
         self._router = router
@@ -181,10 +186,7 @@ class Sessions:
 
     def _admit(self, connection: Connection, packet: Connect) -> bytes:
         """The client id to serve. Raises ClientRefused."""
-        if self._config.redirect != "stopping":
-            moved = self._config.redirect == "moved"
-            reason = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
-            raise ClientRefused(reason, "this node serves no clients", self._config.server_reference.encode())
+        self.redirection.check()
         if self._stopping:
             raise ClientRefused(ReasonCode.SERVER_UNAVAILABLE, "the node is shutting down")
         if packet.will is not None:

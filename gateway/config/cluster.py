@@ -23,6 +23,7 @@ class ClusterConfig:
     name: str = ""  # of this node; no two nodes have the same
     listen: str = ""  # where this node's store listens for the gateways of other nodes: "host:port"
     advertise: str = ""  # the address by which other nodes reach `listen`; "": `listen` itself
+    weight: int = bounded(1, 0, 100)  # how many clients are sent to this node, compared with the others
     # Seconds without a sign of the leader after which another node leads.
     leader_timeout_s: int = bounded(3, 1, 300)
     poll_ms: int = bounded(50, 1, 10_000)  # between two looks of a follower for something new

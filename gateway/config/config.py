@@ -81,6 +81,8 @@ class MqttConfig:
     topic_alias_maximum: int = bounded(64, 0, 65_535)  # topic aliases that a client may set
     max_topic_aliases: int = bounded(64, 0, 65_535)  # topic aliases that the node sets for a client; 0: none
     response_information: str = ""  # for clients that request it (section 4.10); "": none
+    # "host:port" by which devices reach this node: what other nodes of its cluster give them as a Server Reference.
+    advertise: str = ""
     server_reference: str = ""  # "host:port …": another server for clients (section 4.11)
     # "stopping": clients are redirected when the node stops; "always", "moved": at CONNECT.
     redirect: str = one_of("stopping", "always", "moved")
@@ -397,7 +399,7 @@ def _check_mqtt(mqtt: MqttConfig) -> None:
         raise ConfigError(f"mqtt.max_partial_bytes must be between mqtt.max_packet_size and {1 << 40}")
     if mqtt.redirect != "stopping" and not mqtt.server_reference:
         raise ConfigError("mqtt.redirect needs mqtt.server_reference")
-    for name in ("response_information", "server_reference"):
+    for name in ("response_information", "server_reference", "advertise"):
         text = getattr(mqtt, name)
         if len(text.encode()) > 1024 or "\0" in text:
             raise ConfigError(f"mqtt.{name} must be a text of at most 1024 bytes without U+0000")

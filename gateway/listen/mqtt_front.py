@@ -5,6 +5,7 @@ It is the asyncio shell around `gateway.connection.connection`, and speaks no pr
 
 import asyncio
 import logging
+from collections.abc import Callable
 from time import monotonic
 from typing import cast
 
@@ -97,11 +98,12 @@ class MqttFront:
         self._counters.connections_refused += 1
         return Capacity.CLOSE
 
-    def stop(self) -> None:
-        """Close all connections, with DISCONNECT where there is a session."""
-        elsewhere = self._config.server_reference.encode()
-        reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
+    def stop(self, reference: Callable[[], bytes]) -> None:
+        """Close all connections, with DISCONNECT where there is a session. reference: another server for a client, or
+        none."""
         for connection in list(self.connections):
+            elsewhere = reference()
+            reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
             connection.close(reason, None, elsewhere)
         self._timer.stop()
 

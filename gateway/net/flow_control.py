@@ -35,6 +35,7 @@ class FlowControl(WriteBuffer):
         self.unanswered: int = 0  # bytes read while the socket took no answers
         self.awaits_commit: bool = False  # packets wait until all messages before them are committed
         self.yielding: bool = False  # a part of what was read waits for the next turn of the loop
+        self.leaving: bool = False  # it is not read any more, and closed when all is committed
         self.reading_paused: bool = False
 
     def note_unanswered(self, size: int) -> None:
@@ -47,6 +48,11 @@ class FlowControl(WriteBuffer):
         if not self.reading_paused and not self.closed:
             self.reading_paused = True
             self.transport.pause_reading()
+
+    def leave(self) -> None:
+        """Read nothing more. What was read is answered."""
+        self.leaving = True
+        self.pause_reading()
 
     def limit_rate(self, published: int) -> None:
         """Count the messages of one read. Pause reading while they are more than the listener's publish rate allows."""
@@ -78,7 +84,7 @@ class FlowControl(WriteBuffer):
         """Resume reading unless there is another reason to pause it."""
         if not self.reading_paused or self.closed or self.connecting or self.rate_limited or self.yielding:
             return
-        if self.waiting_batches or self.awaits_commit:
+        if self.waiting_batches or self.awaits_commit or self.leaving:
             return
         if self.uncommitted * 2 <= self.max_uncommitted and self.unanswered <= _MAX_UNANSWERED:
             self.reading_paused = False

@@ -9,18 +9,26 @@ from contextlib import suppress
 from typing import Any, Final
 
 import grpc
+import msgspec
 
 from gateway.admin.queries import AdminQueries, WrongRequest
 from store.cluster.clustered_store import ClusteredStore, LogState
-from store.cluster.member import NodeNameTaken, Role
+from store.cluster.member import NodeNameTaken, NotLeading, Role
 from store.cluster.shared_log import SharedLogUnavailable
 from store.cluster.slot import LeaderClaim
-from store.errors import StoreClosed
-from store.remote.status import ask_status
+from store.errors import StoreClosed, StoreError
+from store.remote.status import ask_status, ask_to_drain
 
 _LOOK_S: Final = 0.5  # between two looks whether a new slot came
 _ASKED_S: Final = 5.0  # for the shared log's answer
 _HANDED_S: Final = 45.0  # for another node to lead, and for this one to have read so far; less than a command waits
+
+
+class DrainOrder(msgspec.Struct, frozen=True):
+    """How a node is drained."""
+
+    rate: int  # devices a second that each of its gateways sends away
+    services_s: int  # that cloud services have to go by themselves
 
 
 class ClusterMember(AdminQueries):
@@ -33,8 +41,9 @@ class ClusterMember(AdminQueries):
         address: str,
         nodes: Callable[[], list[str]],
         credentials: Callable[[], grpc.ChannelCredentials] | None,
+        drain: Callable[[DrainOrder | None], None],
     ) -> None:
-        """address: of this node's store, as other nodes reach it. nodes: those that this node knows of others.
+        """drain: has the clients of this node sent to other nodes, or served again. address: of this node's store, as other nodes reach it. nodes: those that this node knows of others.
         credentials: to ask other nodes."""
         self._address = address
         self._nodes = nodes
@@ -46,6 +55,8 @@ class ClusterMember(AdminQueries):
         self._slot = 0
         self._slot_at = self._loop.time()
         self.damage = ""  # why this node stopped
+        self.is_drained = False
+        self._drain_node = drain
 
     async def run(self) -> None:
         """Note when slots come, until cancelled."""
@@ -65,7 +76,7 @@ class ClusterMember(AdminQueries):
 
     @property
     def queries(self) -> Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
-        return {"status": self._status, "lead": self._lead}
+        return {"status": self._status, "lead": self._lead, "drain": self._drain}
 
     async def successor(self) -> str:
         """The node that takes over soonest if this one leads no more: of those that answer and miss nothing, the one
@@ -96,6 +107,7 @@ class ClusterMember(AdminQueries):
             "epoch": history.epoch,
             "slot": history.slot,
             "position": history.end,
+            "drained": self.is_drained,
         }
         unreached = self._store.unavailable
         if unreached is not None:
@@ -108,6 +120,8 @@ class ClusterMember(AdminQueries):
             return self.damage
         if self._store.unavailable is not None:
             return "the shared log does not answer"
+        if self.is_drained:
+            return "the node is drained"
         if self._store.leader is None:
             return "no node leads"
         return ""
@@ -158,6 +172,7 @@ class ClusterMember(AdminQueries):
         if engine is not None:
             names = [name.partition(b"/")[0].decode() for name in engine.gateway_registry.figures]
             about["gateways"] = sorted(names)
+            about["clients"] = _clients_of(engine.gateway_registry.figures)
         return about
 
     async def _ask_others(self) -> list[dict[str, Any]]:
@@ -176,6 +191,35 @@ class ClusterMember(AdminQueries):
         except (StoreClosed, ValueError) as error:
             return {"address": address, "trouble": str(error)}
         return about
+
+    async def _drain(self, body: dict[str, Any]) -> dict[str, Any]:
+        """`{"node", "rate", "services_s"}` → `{}` when that node has given up leading and begins to send its clients to
+        other nodes; without `rate`, when it serves clients again."""
+        node = str(body["node"])
+        if node == self._name:
+            await self.carry_out(json.dumps(body).encode())
+            return {}
+        for other in await self._ask_others():
+            if other.get("node") == node:
+                await ask_to_drain(str(other["address"]), self._credentials, json.dumps(body).encode())
+                return {}
+        raise WrongRequest(f"no node {node} answers")
+
+    async def carry_out(self, order: bytes) -> None:
+        """Drain this node, or not, as `_drain` of a node was asked. Raises `StoreError`."""
+        body = json.loads(order)
+        if body.get("rate") is None:
+            self.is_drained = False
+            self._drain_node(None)
+            return
+        wanted = DrainOrder(max(1, int(body["rate"])), max(0, int(body["services_s"])))
+        if not self.is_drained and not await self.successor():
+            raise StoreError("no other node could serve the clients: none answers, or all are in trouble")
+        self.is_drained = True  # so this node is nobody's successor
+        if self._store.role is Role.LEADER and (node := await self.successor()):
+            with suppress(NotLeading):
+                await self._store.hand_over(node)
+        self._drain_node(wanted)
 
     async def _lead(self, body: dict[str, Any]) -> dict[str, Any]:
         """`{"node"}` → `{"leader"}` when that node leads."""
@@ -201,6 +245,21 @@ class ClusterMember(AdminQueries):
                 else f"node {node} did not take over, and no node leads yet"
             )
         return {"leader": node}
+
+
+def _clients_of(figures: Mapping[bytes, Mapping[str, int]]) -> dict[str, dict[str, int] | None]:
+    """The connected devices, and the calls of cloud services under way, of the nodes whose gateways are attached. None:
+    a gateway has not told yet."""
+    clients: dict[str, dict[str, int] | None] = {}
+    for name, each in figures.items():
+        node = name.partition(b"/")[0].rpartition(b".")[0].decode()  # see `gateway.node.supervisor`
+        before = clients.get(node, {"devices": 0, "service_calls": 0})
+        if before is None or "connected" not in each:
+            clients[node] = None
+        else:
+            calls = before["service_calls"] + each.get("service_calls", 0)
+            clients[node] = {"devices": before["devices"] + each["connected"], "service_calls": calls}
+    return clients
 
 
 def _facts_of(log: LogState) -> dict[str, Any]:

@@ -13,13 +13,15 @@ import logging
 from contextlib import suppress
 from typing import Final, cast
 
+import msgspec
+
 from gateway.admin.socket import AdminFront
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
 from gateway.config.store import store_config
 from gateway.http.front import HttpFront, HttpPages
 from gateway.net.bind import check_host
-from gateway.node.cluster_member import ClusterMember
+from gateway.node.cluster_member import ClusterMember, DrainOrder
 from gateway.node.ports import Ports
 from gateway.node.served_store import ServedStore
 from gateway.node.services import warn_of_open_ports
@@ -29,11 +31,13 @@ from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.cluster.member import Role
 from store.cluster.shared_log import SharedLogMisconfigured
 from store.cluster.slot import LeaderClaim
+from store.data_folder import DRAINED
 from store.engine import Engine
 from store.errors import StoreError, StoreFailed
 from store.local_store import LocalStore
 from store.remote.config import RemoteConfig
 from store.remote.listener import StoreListener
+from store.remote.service_state import ServiceState
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +77,12 @@ class ClusteredStoreNode:
         self._store = store = await ClusteredStore.open(config.data_dir, store_config(config), about)
         store.on_role(self._on_role)
         store.before_close(self._wait_for_fronts)
-        self._member = member = ClusterMember(store, cluster.name, cluster.address, self._nodes, credentials)
+        self._member = member = ClusterMember(
+            store, cluster.name, cluster.address, self._nodes, credentials, self._drain
+        )
         store.meet(member.check_name)
-        self._listener = StoreListener(RemoteConfig(), member.leader, member.status)
+        self._listener = StoreListener(RemoteConfig(), member.leader, member.status, member.carry_out)
+        self._resume_drain()
         self._http = HttpFront(config.http, member)
         self._admin = AdminFront(config.data_dir, member)
         try:
@@ -153,6 +160,30 @@ class ClusteredStoreNode:
 
     def _nodes(self) -> list[str]:
         return self._served.nodes if self._served is not None else []
+
+    # --- draining
+
+    def _drain(self, order: DrainOrder | None) -> None:
+        """Tell the gateways of this node. The order holds until the node as a whole is started again, also if this
+        process is."""
+        path = self.config.data_dir / DRAINED
+        if order is None:
+            path.unlink(missing_ok=True)
+            self._listener.states.set(ServiceState())
+            log.info("this node is drained no more")
+        else:
+            path.write_bytes(msgspec.json.encode(order))
+            self._listener.states.set(ServiceState("", order.rate, order.services_s))
+            log.info("this node is drained: its clients are sent to other nodes")
+
+    def _resume_drain(self) -> None:
+        try:
+            order = msgspec.json.decode((self.config.data_dir / DRAINED).read_bytes(), type=DrainOrder)
+        except (OSError, msgspec.MsgspecError):
+            self._listener.states.set(ServiceState())
+        else:
+            self._member.is_drained = True
+            self._listener.states.set(ServiceState("", order.rate, order.services_s))
 
     # --- roles
 

@@ -1,7 +1,7 @@
 """The MQTT side of a node, over any store: sessions, fronts and listeners."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gateway.auth.authority import Authority
 from gateway.broker.client_ownership import SINGLE_NODE, ClientOwnership, JoinedGateway
@@ -12,6 +12,7 @@ from gateway.listen.mqtt_front import MqttFront
 from gateway.listen.mqtt_listeners import Listeners
 from gateway.listen.websocket import WebSocketFront
 from gateway.net.descriptors import room_for_services
+from gateway.net.weighted import Weighted
 from gateway.net.write_buffer import Flusher
 from gateway.node.ports import Ports
 from gateway.observe.counters import Counters
@@ -29,8 +30,10 @@ class Devices:
         counters: Counters,
         name: bytes | None = None,
         more_figures: Callable[[], Mapping[str, int]] = dict,
+        others: Callable[[], Sequence[Weighted]] = list,
     ) -> None:
-        """name: of a gateway in a separate process, else None. more_figures: those that only such a gateway has."""
+        """name: of a gateway in a separate process, else None. more_figures: those that only such a gateway has.
+        others: see `Sessions`."""
         self._config = config
         self._more_figures = more_figures
         self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
@@ -38,7 +41,7 @@ class Devices:
         flusher = Flusher(asyncio.get_running_loop(), counters)
         self.router = Router(store.stats().log_end, flusher, store.wants)
         store.on_commit(self.router.deliver)
-        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership)
+        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership, others)
         services = room_for_services(config.grpc.max_connections) if config.grpc.port >= 0 else 0
         self.front = MqttFront(store, self.sessions, config.mqtt, counters, flusher, services)
         self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)
@@ -71,7 +74,7 @@ class Devices:
         """Close all connections. Accepted messages are committed, and other gateways may have the clients."""
         if self.listeners is not None:
             await self.listeners.close()
-        self.front.stop()
+        self.front.stop(self.sessions.redirection.reference)
         await self.sessions.stop()
         self.front.end()
         await self.websocket.stop()

@@ -1,8 +1,12 @@
 """A gateway in its own process, with its store in another process."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from gateway.auth.authority import Authority
 from gateway.broker.client_ownership import gateway_name
@@ -10,14 +14,18 @@ from gateway.config.config import Config
 from gateway.http.front import HttpFront, HttpPages
 from gateway.net.bind import check_host
 from gateway.node.devices import Devices
+from gateway.node.draining import Draining
 from gateway.node.ports import Ports
 from gateway.node.rpc_server import RpcServer
 from gateway.node.services import RPC_STOP_S, rpc_server, warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials
 from gateway.observe.counters import Counters, device_messages
+from gateway.net.weighted import Weighted
 from notify.event_receiver import EventReceiver
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig
+from store.remote.service_state import ServiceState, follow_service_state
+from store.remote.wire import NodeFacts
 
 _LEAST_SILENCE_S: Final = 2.0  # between heartbeats of a busy store, twice
 
@@ -35,6 +43,9 @@ class GatewayNode:
         self.ended = asyncio.Event()
         self._store: RemoteStore | None = None
         self._rpc: RpcServer | None = None
+        self._state = ServiceState()
+        self._changed = asyncio.Event()  # the state
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> Ports:
         """Connect to the store and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
@@ -42,6 +53,8 @@ class GatewayNode:
         name = gateway_name(config.split.place)
         settings = RemoteConfig(grace_s=config.split.grace_s, silence_s=_silence_s(config))
         routed, credentials = config.split.notify == "routed", gateway_credentials(config.split)
+        cluster, own_store = config.cluster, config.split.store[0] if config.cluster.log else ""
+        node = NodeFacts(cluster.address, config.grpc.advertise, config.mqtt.advertise, cluster.weight)
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
         self._store = store = await RemoteStore.open(
@@ -51,16 +64,16 @@ class GatewayNode:
             settings,
             routed,
             credentials,
-            config.cluster.address,
-            config.split.store[0] if config.cluster.log else "",
-            config.grpc.advertise,
+            node,
+            own_store,
         )
         store.on_lost(self.ended.set)
         self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)
-        self._rpc = rpc = rpc_server(
-            store, authority, config, partial(device_messages, self.counters), lambda: store.services
+        self._rpc = self._make_rpc(store)
+        self._devices = devices = Devices(
+            store, authority, config, self.counters, name, self._more_figures, lambda: devices_of(store.nodes, node)
         )
-        self._devices = devices = Devices(store, authority, config, self.counters, name, self._more_figures)
+        self._draining = Draining(devices.sessions)
         self._http = HttpFront(config.http)
         pages = HttpPages(
             store,
@@ -68,15 +81,19 @@ class GatewayNode:
             lambda: {"": devices.figures()},
             lambda: devices.front.admissions,
             config.http.auth,
-            lambda: rpc.calls if rpc is not None else None,
+            lambda: self._rpc.calls if self._rpc is not None else None,
         )
         await self._http.show(pages)
         try:
             await devices.start(self.ended.set)
-            grpc = await rpc.start(config.host, config.grpc.port) if rpc is not None else -1
+            grpc = await self._rpc.start(config.host, config.grpc.port) if self._rpc is not None else -1
             http = await self._http.start(config.http_host, config.http.port) if config.http.port >= 0 else -1
             await warn_of_open_ports(config, grpc, http)
-            return await devices.listen(grpc, http)
+            ports = await devices.listen(grpc, http)
+            if own_store:
+                works = (follow_service_state(own_store, self._on_state), self._switch_services(store))
+                self._tasks = [asyncio.create_task(each) for each in works]
+            return ports
         except BaseException:
             await self.stop()
             raise
@@ -91,6 +108,10 @@ class GatewayNode:
         store, self._store = self._store, None
         if store is None:
             return
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._draining.end()
         if self._rpc is not None:
             await self._rpc.stop(RPC_STOP_S)
         await self._devices.stop()
@@ -98,12 +119,62 @@ class GatewayNode:
         self._authority.stop()
         await store.close()
 
+    # --- draining
+
+    def _on_state(self, state: ServiceState) -> None:
+        """Serve whom the node's own store says."""
+        store, before, self._state = self._store, self._state, state
+        if store is None or state == before:
+            return
+        store.tell(msgspec.structs.replace(store.node, is_drained=bool(state.drain_rate)))
+        if state.drain_rate:
+            self._draining.begin(state.drain_rate)
+        else:
+            self._draining.end()
+        self._changed.set()
+
+    async def _switch_services(self, store: RemoteStore) -> None:
+        """Stop serving cloud services some time after clients are not told of this node any more, and serve them again
+        when the node is drained no more."""
+        while self._rpc is not None:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._state.drain_rate:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._state.services_s):
+                        await self._changed.wait()
+                        continue
+                await self._rpc.stop(RPC_STOP_S)
+            elif not self._rpc.is_running:
+                self._rpc = self._make_rpc(store)
+                if self._rpc is not None:
+                    await self._rpc.start(self.config.host, self.config.grpc.port)
+
+    def _make_rpc(self, store: RemoteStore) -> RpcServer | None:
+        traffic = partial(device_messages, self.counters)
+        return rpc_server(store, self._authority, self.config, traffic, lambda: services_of(store.nodes))
+
     def _more_figures(self) -> dict[str, int]:
         figures = self._store.figures() if self._store is not None else {}
         if self._rpc is not None:
             figures["service_calls"] = self._rpc.calls
             figures["service_logins_failed"] = self._authority.service_logins_failed["grpc"]
         return figures
+
+
+def services_of(nodes: Sequence[NodeFacts]) -> list[Weighted]:
+    """Where cloud services reach the nodes: those that are not drained, or all if all are."""
+    found = [(each.services, each.weight, each.is_drained) for each in nodes if each.services]
+    drained = {address for address, _, is_drained in found if is_drained}
+    serving = dict.fromkeys((address, weight) for address, weight, _ in found if address not in drained)
+    return list(serving or dict.fromkeys((address, weight) for address, weight, _ in found))
+
+
+def devices_of(nodes: Sequence[NodeFacts], own: NodeFacts) -> list[Weighted]:
+    """Where devices reach the other nodes that are not drained."""
+    found = {each.store: (each.devices, each.weight) for each in nodes if each.devices and each.store != own.store}
+    drained = {each.store for each in nodes if each.is_drained}
+    return [place for store, place in found.items() if store not in drained]
 
 
 def _silence_s(config: Config) -> float:

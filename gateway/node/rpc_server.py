@@ -13,6 +13,7 @@ from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.config.config import GrpcConfig
 from gateway.net.descriptors import room_for_services
+from gateway.net.weighted import Weighted, in_any_order
 from gateway.rocketmq.access import refusal_reply
 from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
 from gateway.rocketmq.service import RocketService
@@ -41,10 +42,10 @@ class RpcServer:
         config: GrpcConfig | None = None,
         shares_port: bool = False,
         traffic: Callable[[], int] = int,
-        services: Callable[[], Sequence[str]] = list,
+        services: Callable[[], Sequence[Weighted]] = list,
     ) -> None:
         """shares_port: with other processes of the node. traffic: a number that grows with each message of a device.
-        services: addresses of this and other nodes' ports that clients may use; none: those that they use."""
+        services: addresses of nodes' ports that clients may use; none: those that they use."""
         self._services = services
         self._config = config or GrpcConfig()
         self._authority = authority
@@ -64,6 +65,10 @@ class RpcServer:
         """Number of calls under way."""
         return self._asking.calls if self._asking is not None else 0
 
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None
+
     async def start(self, host: str, port: int) -> int:
         """Listen on host:port (0 picks a free port) and return the bound port.
 
@@ -76,7 +81,7 @@ class RpcServer:
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
         turns = PullTurns(config.pull_share / 100, self._traffic, asyncio.get_running_loop())
-        self._service = Service(self._store, self._limits, turns, self._services)
+        self._service = Service(self._store, self._limits, turns, lambda: in_any_order(self._services()))
         on_unsent = self._service.reply_unsent
         self._asking = asking = Authenticating(self._callers, self._store, refusal_reply, self._limits, on_unsent)
         server = grpc.aio.server(

@@ -13,6 +13,7 @@ from gateway.http.metrics import Figures
 from gateway.net.admission import Admission
 from gateway.net.bind import check_host
 from gateway.net.proxy_protocol import address_text
+from gateway.net.weighted import Weighted
 from gateway.node.rpc_server import RpcServer
 from gateway.rpc.limits import RpcLimits
 from store.api import Store
@@ -38,7 +39,7 @@ class Services:
     ) -> None:
         """traffic: see `RpcServer`. sources, admissions: see `gateway.http.metrics`."""
         self._config = config
-        own = [config.grpc.advertise] if config.grpc.advertise else []
+        own = [(config.grpc.advertise, 1)] if config.grpc.advertise else []
         self.rpc = rpc_server(engine, authority, config, traffic, lambda: own)
         self.http = HttpFront(config.http)
         self.admin = AdminFront(config.data_dir)
@@ -83,7 +84,7 @@ def rpc_server(
     authority: Authority,
     config: Config,
     traffic: Callable[[], int],
-    services: Callable[[], Sequence[str]],
+    services: Callable[[], Sequence[Weighted]],
 ) -> RpcServer | None:
     """The gRPC server of a process; None if it has none. traffic, services: see `RpcServer`."""
     if config.grpc.port < 0:

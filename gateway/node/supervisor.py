@@ -29,6 +29,7 @@ from gateway.config.config import Config, ConfigError
 from gateway.config.listeners import parse_address
 from gateway.net.bind import ListenError
 from gateway.net.proxy_protocol import address_text
+from store.data_folder import DRAINED
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class Supervisor:
         numbers = range(1, max(1, config.split.gateways) + 1)
         self._gateways = [_Child(f"g{number}", _gateway(config, place, number)) for number in numbers]
         self._is_clustered = bool(config.cluster.log)
+        (config.data_dir / DRAINED).unlink(missing_ok=True)  # a node that is started serves its clients
         self._wakeup = _signals()
         self._lifeline = os.pipe()
         self._is_ready = False  # all children have been ready once

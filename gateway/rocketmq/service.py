@@ -8,6 +8,7 @@ from zlib import crc32
 
 import grpc.aio
 
+from gateway.net.weighted import Weighted, in_turn
 from gateway.rocketmq.access import client_key_of
 from gateway.rocketmq.clients import GroupConfigs, TelemetryClient, TelemetryClients
 from gateway.rocketmq.endpoints import endpoints_of
@@ -63,7 +64,7 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         pulls: PullCalls,
         limits: RpcLimits,
         configured: GroupConfigs,
-        services: Callable[[], Sequence[str]],
+        services: Callable[[], Sequence[Weighted]],
     ) -> None:
         self._services = services
         self._store = store
@@ -100,7 +101,8 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         self, request: pb.QueryAssignmentRequest, context: _Context
     ) -> pb.QueryAssignmentResponse:
         source_of(request.group, request.topic, self._store)
-        queues = [_queue(request.topic, broker, -1) for broker in self._brokers(request.endpoints)]
+        brokers = {broker.name: broker for broker in self._brokers(request.endpoints)}
+        queues = [_queue(request.topic, broker, -1) for broker in brokers.values()]
         return pb.QueryAssignmentResponse(status=OK, assignments=[pb.Assignment(message_queue=each) for each in queues])
 
     @_or_status(pb.HeartbeatResponse)
@@ -255,8 +257,9 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
             client.ended.set()
 
     def _brokers(self, used: pb.Endpoints) -> list[pb.Broker]:
-        """The nodes, at least one. If none has told its address, it is at the address that the client used."""
-        brokers = [pb.Broker(name=each, id=0, endpoints=endpoints_of(each)) for each in self._services()]
+        """The nodes, at least one, each as many times as its weight says. If none has told its address, it is at the address that the client used."""
+        places = in_turn(self._services())
+        brokers = [pb.Broker(name=each, id=0, endpoints=endpoints_of(each)) for each in places]
         return brokers or [pb.Broker(name="sluice", id=0, endpoints=used)]
 
 

@@ -2,12 +2,23 @@
 and back."""
 
 import asyncio
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from sluice.console.command import Arguments, CommandError, Subparsers, add_actions, declare, print_result
+from sluice.console.command import (
+    Arguments,
+    CommandError,
+    Subparsers,
+    add_actions,
+    declare,
+    positive,
+    print_result,
+    within,
+)
 from sluice.console.times import format_size, format_time
 from sluice.node import admin
 
@@ -31,6 +42,21 @@ def add(subparsers: Subparsers) -> None:
     lead = declare(actions, "lead", "let another node lead; give this command at the one that leads", example, _lead)
     lead.add_argument("node", metavar="NODE", help="the name of the node that is to lead")
     admin.add_arguments(lead)
+    text = "send the clients of a node to other nodes, so that it can be stopped"
+    example = "sluice cluster drain n1 --data-dir /var/lib/sluice"
+    drain = declare(actions, "drain", text, example, _drain)
+    drain.add_argument("node", metavar="NODE", help="the name of the node")
+    text = "devices a second that each gateway of the node sends away (default: 100)"
+    drain.add_argument("--rate", type=positive, default=100, metavar="N", help=text)
+    text = "seconds that cloud services have to go by themselves, before they are sent away (default: 45)"
+    drain.add_argument("--services-after", type=within(0, 3600), default=45, metavar="SECONDS", help=text)
+    text = "seconds to wait until all have left; 0: do not wait (default: 600)"
+    drain.add_argument("--wait", type=within(0, 86_400), default=600, metavar="SECONDS", help=text)
+    admin.add_arguments(drain)
+    text = "let a node that was drained serve clients again"
+    undrain = declare(actions, "undrain", text, "sluice cluster undrain n1 --data-dir /var/lib/sluice", _undrain)
+    undrain.add_argument("node", metavar="NODE", help="the name of the node")
+    admin.add_arguments(undrain)
     text = "make a stopped node's copy of the log the folder of a single node, which goes on by itself"
     leave = declare(actions, "leave", text, "sluice cluster leave --data-dir /var/lib/sluice", _leave)
     admin.add_arguments(leave)
@@ -64,13 +90,16 @@ def lines_of(facts: dict[str, Any]) -> list[str]:
         who = "follows, and no node leads"
     where = f"epoch {facts['epoch']}, slot {facts['slot']} {facts['silence_s']} s ago, position {facts['position']}"
     lines = [f"node {facts['node']} {who}: {where}"]
+    if facts["drained"]:
+        lines.append("  it is drained: its clients are sent to other nodes")
     if "gateways" in facts:
         lines.append(f"  gateways: {', '.join(facts['gateways']) or 'none'}")
+        lines += [f"  clients of {node}: {_counted(count)}" for node, count in sorted(facts["clients"].items())]
     if "digest" in facts:
         lines.append(f"  digest of the views at position {facts['digest_at']}: {facts['digest']}")
     if "unreached" in facts:
         lines.append(f"  the shared log does not answer since {facts['unreached_s']} s: {facts['unreached']}")
-    elif facts["trouble"]:
+    elif facts["trouble"] and not facts["drained"]:
         lines.append(f"  {facts['trouble']}")
     return lines
 
@@ -91,6 +120,46 @@ def line_of_log(facts: dict[str, Any]) -> str:
 def _lead(arguments: Arguments) -> int:
     facts = admin.ask_node(arguments.data_dir, "/cluster/lead", {"node": arguments.node})
     print_result(arguments, facts, f"node {facts['leader']} leads")
+    return 0
+
+
+def _counted(clients: dict[str, int] | None) -> str:
+    if clients is None:
+        return "not known yet"
+    return f"{clients['devices']} devices, {clients['service_calls']} calls of cloud services"
+
+
+def _drain(arguments: Arguments) -> int:
+    body = {"node": arguments.node, "rate": arguments.rate, "services_s": arguments.services_after}
+    admin.ask_node(arguments.data_dir, "/cluster/drain", body)
+    until = monotonic() + arguments.wait
+    told = ""
+    while arguments.wait:
+        clients = clients_of(admin.ask_node(arguments.data_dir, "/cluster/status", {}), arguments.node)
+        if clients == {"devices": 0, "service_calls": 0}:
+            break
+        if told != (told := _counted(clients)) and not arguments.json:
+            print(f"node {arguments.node}: {told}", file=sys.stderr)
+        if monotonic() > until:
+            raise CommandError(f"node {arguments.node} is drained, and still has {told}")
+        sleep(0.5)
+    text = f"node {arguments.node} is drained" + (", and can be stopped" if arguments.wait else "")
+    print_result(arguments, {"node": arguments.node, "drained": True}, text)
+    return 0
+
+
+def clients_of(status: dict[str, Any], node: str) -> dict[str, int] | None:
+    """The clients of a node, as the leader knows them; None: it does not."""
+    for facts in (status, *status["others"]):
+        if "clients" in facts:
+            clients: dict[str, int] | None = facts["clients"].get(node)
+            return clients
+    return None
+
+
+def _undrain(arguments: Arguments) -> int:
+    admin.ask_node(arguments.data_dir, "/cluster/drain", {"node": arguments.node})
+    print_result(arguments, {"node": arguments.node, "drained": False}, f"node {arguments.node} serves clients")
     return 0
 
 

@@ -23,7 +23,7 @@ from store.remote.faults import fault_of
 from store.remote.link import Link, LinkBroken
 from store.remote.moved_producers import MovedProducers
 from store.remote.stream import Stream
-from store.remote.wire import NUMBER, Item, items
+from store.remote.wire import NUMBER, Item, NodeFacts, items
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ _DONE: Final = object()
 _NOBODY: Final = b"sdk/"  # the name of no producer: a record about it changes nothing
 _Names = list[bytes]
 _decode_watched: Final = msgspec.msgpack.Decoder(tuple[_Names, _Names, _Names, _Names]).decode
+_decode_node: Final = msgspec.msgpack.Decoder(NodeFacts).decode
 _decode_handles: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
@@ -77,14 +78,15 @@ class Attached:
         gateway: str,
         producer: bytes,
         routed: bool,
-        node: str,
-        services: str,
+        node: NodeFacts,
+        on_node: Callable[[], None],
     ) -> None:
+        """on_node: called when `node` has changed."""
         self.gateway = gateway
         self._name = gateway.encode()
         self.producer = producer
-        self.node = node  # address of the store of its node; empty: not of a cluster
-        self.services = services  # address at which it serves cloud services; empty: none
+        self.node = node
+        self._on_node = on_node
         self.link = Link(config.window_bytes)
         self.has_left = False
         self.stream: Stream | None = None  # None while it is not connected
@@ -161,6 +163,9 @@ class Attached:
                     self._watch(body)
                 elif kind == Item.ASKED:
                     self._store.publishers_asked(_decode_handles(body))
+                elif kind == Item.NODE:
+                    self.node = _decode_node(body)
+                    self._on_node()
                 elif kind == Item.LEAVE:
                     self.has_left = True
                 else:
@@ -179,9 +184,6 @@ class Attached:
 
     def send_nodes(self, nodes: bytes) -> None:
         self._put(Item.NODES, nodes)
-
-    def send_services(self, services: bytes) -> None:
-        self._put(Item.SERVICES, services)
 
     def check(self, held: Sequence[HeldMessage]) -> None:
         """Send half messages whose producers are to be checked with."""

@@ -54,7 +54,18 @@ from store.remote.own_copy import OwnCopy
 from store.remote.questions import Questions
 from store.remote.stream import Stream
 from store.remote.wants import RemoteWants
-from store.remote.wire import CHANNEL_OPTIONS, METHOD, VERSION, Hello, Item, Verdict, Welcome, items, refusal
+from store.remote.wire import (
+    CHANNEL_OPTIONS,
+    METHOD,
+    VERSION,
+    Hello,
+    Item,
+    NodeFacts,
+    Verdict,
+    Welcome,
+    items,
+    refusal,
+)
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +83,8 @@ _OPTIONS: Final = (
 _decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode
 _decode_stats: Final = msgspec.msgpack.Decoder(StoreStats).decode
 _decode_held: Final = msgspec.msgpack.Decoder(list[HeldMessage]).decode
-_decode_addresses: Final = msgspec.msgpack.Decoder(list[str]).decode
+_decode_nodes: Final = msgspec.msgpack.Decoder(list[NodeFacts]).decode
+_NO_NODE: Final = NodeFacts()
 _decode_fault: Final = msgspec.msgpack.Decoder(RemoteFault).decode
 
 
@@ -110,9 +122,8 @@ class RemoteStore(RemoteCalls):
         config: RemoteConfig,
         routed: bool,
         credentials: Credentials | None = None,
-        node: str = "",
+        node: NodeFacts = _NO_NODE,
         copy: str = "",
-        services: str = "",
     ) -> None:
         self._partitions = 0  # of a parent topic without a number of its own
         self._parent_partitions: dict[bytes, int] = {}
@@ -122,9 +133,9 @@ class RemoteStore(RemoteCalls):
         self.gateway = gateway
         self.is_connected = False
         self._addresses = addresses
-        self._node = node
-        self._own_services = services
-        self.services: list[str] = []  # addresses at which gateways serve cloud services, as far as they tell
+        self.node = node
+        self._told = node  # what the last greeting said of it
+        self.nodes: list[NodeFacts] = []  # that have gateways at this store
         self._served_at = ""  # the address of the store that served last
         self._event_receiver = receiver
         self._config = config
@@ -143,7 +154,7 @@ class RemoteStore(RemoteCalls):
         self._questions = Questions(config.max_calls, self._put)
         self._hand_overs = HandOvers(self)
         self._copy = OwnCopy(copy, lambda: (self._opening, receiver.position)) if copy else None
-        self._beside = {copy, node} - {""}  # addresses of the store of this gateway's own node
+        self._beside = {copy, node.store} - {""}  # addresses of the store of this gateway's own node
         self.bulk = RemoteBulkReads(self._ask, config.max_bulk_reads, self._copy)
         self._listeners = CommitListeners()
         self._items: deque[tuple[int, bytes]] = deque()  # that have arrived and are not handled
@@ -168,22 +179,19 @@ class RemoteStore(RemoteCalls):
         config: RemoteConfig | None = None,
         routed: bool = True,
         credentials: Credentials | None = None,
-        node: str = "",
+        node: NodeFacts = _NO_NODE,
         copy: str = "",
-        services: str = "",
     ) -> "RemoteStore":
         """Connect to the store as the gateway of this name.
 
         `address`: `host:port` or `unix:path`, or a list of them, where nodes with one log are; the one that leads
         serves. `routed`: receive only commits that match watched filters. `credentials` is called for the TLS
-        credentials of each connection over TCP. `node`: where other nodes of a cluster reach the store of this one;
-        their gateways hear of it. `copy`: where this gateway reaches the store of its own node, on the same machine,
-        which answers bulk reads while another node leads. `services`: where clients reach the cloud services of this
-        gateway; all gateways hear of it. Raises `StoreClosed` when the store cannot be reached in the grace time, or
+        credentials of each connection over TCP. `node`: what all gateways hear of the node of this one. `copy`: where this gateway reaches the store of its own node, on the same machine,
+        which answers bulk reads while another node leads. Raises `StoreClosed` when the store cannot be reached in the grace time, or
         refuses to serve this gateway.
         """
         addresses = Addresses([address] if isinstance(address, str) else address)
-        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials, node, copy, services)
+        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials, node, copy)
         store._part()
         store._running = store._loop.create_task(store._run())
         try:
@@ -290,6 +298,12 @@ class RemoteStore(RemoteCalls):
             "copy_reads": self._copy.answers if self._copy is not None else 0,
         }
 
+    def tell(self, node: NodeFacts) -> None:
+        """Tell all gateways that this is so of the node now."""
+        self.node = node
+        if self._opening:  # otherwise the greeting says so
+            self._put(Item.NODE, encode(node))
+
     def on_lost(self, listener: Callable[[], None]) -> None:
         """Call `listener` when the store cannot be reached or gave this gateway up: others may have its sessions."""
         self._lost_listeners.append(listener)
@@ -386,6 +400,7 @@ class RemoteStore(RemoteCalls):
                 self._part()
 
     def _hello(self) -> Hello:
+        self._told = self.node
         known, received, behind = self._event_receiver.position, self._link.received, self._appends.open_behind
         return Hello(
             VERSION,
@@ -396,8 +411,7 @@ class RemoteStore(RemoteCalls):
             received,
             self._routed,
             behind,
-            self._node,
-            self._own_services,
+            self.node,
         )
 
     async def _welcomed(self, welcome: Welcome) -> None:
@@ -427,6 +441,8 @@ class RemoteStore(RemoteCalls):
         self._partitions, self._parent_partitions = welcome.partitions, welcome.parent_partitions
         self.redelivery = welcome.redelivery
         self._link.reset()
+        if self.node != self._told:  # meanwhile
+            self._put(Item.NODE, encode(self.node))
         if not self._opening:
             self._event_receiver.position = welcome.log_end
         self._opening = welcome.opening
@@ -529,9 +545,8 @@ class RemoteStore(RemoteCalls):
         elif kind == Item.KNOWN and self.wants is not None:
             self.wants.heard(body)
         elif kind == Item.NODES:
-            self._addresses.learned(_decode_addresses(body))
-        elif kind == Item.SERVICES:
-            self.services = _decode_addresses(body)
+            self.nodes = _decode_nodes(body)
+            self._addresses.learned(sorted({each.store for each in self.nodes if each.store}))
         elif kind == Item.CHECK:
             self._check(_decode_held(body))
 

@@ -7,7 +7,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -16,17 +16,21 @@ import grpc.aio
 import msgspec
 
 from store.api import Redelivery
+from store.errors import StoreError
 from store.local_store import LocalStore
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
 from store.remote.copy_reads import CopyReads, NotReadable
 from store.remote.own_copy import OPENING, POSITION
+from store.remote.service_state import ServiceStates
 from store.remote.wire import (
     CHANNEL_OPTIONS,
+    DRAIN,
     METHOD,
     READ,
     READ_COPY,
     SERVICE,
+    SERVICE_STATE,
     STATUS,
     VERSION,
     Hello,
@@ -58,19 +62,26 @@ class Server(Protocol):
     async def read(self, body: bytes, context: Context) -> bytes: ...
 
 
+async def _refuse_order(_: bytes) -> None:
+    raise StoreError("this store is of no cluster")
+
+
 class StoreListener:
     """Addresses for gateways. `leader` is asked what to say while no store is served, `status` for what other nodes ask
-    of this one."""
+    of this one, and `drain` carries out their order. `states` says whom the gateways of this node serve."""
 
     def __init__(
         self,
         config: RemoteConfig,
         leader: Callable[[], Leader] = lambda: ("", "no store is open"),
         status: Callable[[], bytes] = bytes,
+        drain: Callable[[bytes], Awaitable[None]] = _refuse_order,
     ) -> None:
+        self.states = ServiceStates()
         self._config = config
         self._leader = leader
         self._status = status
+        self._drain = drain
         self._server: Server | None = None
         self._copy: CopyReads | None = None
         self._servers: list[grpc.aio.Server] = []
@@ -87,6 +98,8 @@ class StoreListener:
             READ.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._read),
             READ_COPY.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._read_copy),
             STATUS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._tell_status),
+            DRAIN.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._carry_out),
+            SERVICE_STATE.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(self._tell_states),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         try:
@@ -113,6 +126,19 @@ class StoreListener:
 
     async def _tell_status(self, _request: bytes, _context: Context) -> bytes:
         return self._status()
+
+    async def _carry_out(self, order: bytes, context: Context) -> bytes:
+        try:
+            await self._drain(order)
+        except StoreError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return b""
+
+    async def _tell_states(self, _request: bytes, _context: Context) -> AsyncIterator[bytes]:
+        state = b""
+        while True:
+            state = await self.states.next(state)
+            yield state
 
     async def _read(self, body: bytes, context: Context) -> bytes:
         if self._server is None:

@@ -25,7 +25,7 @@ from store.remote.link import LinkBroken
 from store.remote.listener import Context, StoreListener
 from store.remote.moved_producers import MovedProducers
 from store.remote.stream import Stream
-from store.remote.wire import VERSION, Hello, Verdict, Welcome
+from store.remote.wire import VERSION, Hello, NodeFacts, Verdict, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,7 @@ class StoreServer:
         self._opening = engine.meta.openings[-1].name
         self.gateways: dict[bytes, Attached] = {}  # by producer
         self._gone: list[Gone] = []
-        self._nodes: list[str] = []  # that gateways were told of
-        self._services: list[str] = []  # likewise
+        self._nodes: list[NodeFacts] = []  # that gateways were told of
         self._listener: StoreListener | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._finding = asyncio.Lock()
@@ -110,7 +109,7 @@ class StoreServer:
     @property
     def nodes(self) -> list[str]:
         """Addresses of the stores of all nodes that have a gateway attached."""
-        return self._nodes
+        return sorted({each.store for each in self._nodes if each.store})
 
     def _has_stopped(self) -> bool:
         return self._stopping
@@ -207,7 +206,7 @@ class StoreServer:
             hello.producer,
             hello.routed,
             hello.node,
-            hello.services,
+            lambda: self._send_nodes(None),
         )
         sequence, missing, _ = produced
         if missing:
@@ -224,12 +223,12 @@ class StoreServer:
         """Two nodes of a cluster under one name have gateways that replace each other for ever."""
         place = new.gateway.partition("/")[0]
         for other in self.gateways.values():
-            if other.node != new.node and other.gateway.partition("/")[0] == place:
+            if other.node.store != new.node.store and other.gateway.partition("/")[0] == place:
                 log.warning(
                     "gateway %s of the node at %s replaces the one of the node at %s: do two nodes have one name?",
                     place,
-                    new.node,
-                    other.node,
+                    new.node.store,
+                    other.node.store,
                 )
 
     def _welcome(self, verdict: Verdict, reason: str = "", received: int = 0, sequence: int = 0) -> Welcome:
@@ -343,19 +342,13 @@ class StoreServer:
                     gateway.send_stats(stats)
 
     def _send_nodes(self, new: Attached | None) -> None:
-        """Tell all gateways which nodes and services there are, if that has changed, and a new gateway in any case."""
-        nodes = sorted({each.node for each in self.gateways.values() if each.node})
+        """Tell all gateways which nodes there are, if that has changed, and a new gateway in any case."""
+        nodes = sorted({each.node for each in self.gateways.values()} - {NodeFacts()})
         message = encode(nodes)
         for gateway in self.gateways.values() if nodes != self._nodes else (new,):
-            if gateway is not None and nodes:
+            if gateway is not None and (nodes or self._nodes):
                 gateway.send_nodes(message)
         self._nodes = nodes
-        services = sorted({each.services for each in self.gateways.values() if each.services})
-        message = encode(services)
-        for gateway in self.gateways.values() if services != self._services else (new,):
-            if gateway is not None and (services or self._services):
-                gateway.send_services(message)
-        self._services = services
 
     def _check(self, held: Sequence[HeldMessage]) -> Collection[int] | None:
         """Have all gateways check transactions. They say later whose publishers they ask."""

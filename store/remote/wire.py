@@ -18,6 +18,8 @@ METHOD: Final = "/sluice.store.v1.Store/Attach"
 READ: Final = "/sluice.store.v1.Store/Read"  # see `store.remote.bulk`
 READ_COPY: Final = "/sluice.store.v1.Store/ReadCopy"  # see `store.remote.copy_reads`
 STATUS: Final = "/sluice.store.v1.Store/Status"  # see `store.remote.status`
+DRAIN: Final = "/sluice.store.v1.Store/Drain"  # likewise
+SERVICE_STATE: Final = "/sluice.store.v1.Store/ServiceState"  # see `store.remote.service_state`
 SERVICE: Final = "sluice.store.v1.Store"
 VERSION: Final = 1  # of this layout and of the items
 
@@ -43,6 +45,7 @@ class Item(IntEnum):
     WATCH = 4  # number u32; in MessagePack added filters, removed filters, added and removed parent topics
     LEAVE = 5  # the gateway stops and does not come back
     ASKED = 6  # half messages whose publishers are asked about the transaction: their handles in MessagePack
+    NODE = 7  # the gateway's `NodeFacts`, when they have changed
     OUTCOME = 16  # see `store.remote.appends`
     ANSWER = 17  # number u32, result in MessagePack
     FAULT = 18  # number u32, error in MessagePack
@@ -51,8 +54,7 @@ class Item(IntEnum):
     STATS = 21  # `store.api.StoreStats` in MessagePack
     KNOWN = 23  # number u32 of a WATCH that is in effect from here on
     REFUSED = 22  # sequence u64, error in MessagePack
-    NODES = 24  # addresses of the stores of all nodes that have a gateway attached, in MessagePack
-    SERVICES = 25  # addresses at which attached gateways serve cloud services, in MessagePack
+    NODES = 24  # the `NodeFacts` of all attached gateways, each once, in MessagePack
 
 
 class Greeting(msgspec.Struct, frozen=True, array_like=True):
@@ -62,6 +64,16 @@ class Greeting(msgspec.Struct, frozen=True, array_like=True):
 
 
 _decode_greeting: Final = msgspec.msgpack.Decoder(Greeting).decode
+
+
+class NodeFacts(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """What a gateway tells of its node. Others hear of it, and tell clients. An empty address: there is none."""
+
+    store: str = ""  # where other nodes of a cluster reach the node's store
+    services: str = ""  # where cloud services reach the gateway
+    devices: str = ""  # where devices are sent: a Server Reference of MQTT 5
+    weight: int = 1  # how many clients the node should have, compared with others
+    is_drained: bool = False  # clients are to go to other nodes
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -75,8 +87,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     received: int  # last message that arrived
     routed: bool  # it gets only commits that match its filters; otherwise all commits
     behind: int  # position before the records of all its appends that were not answered; -1: there are none
-    node: str = ""  # address of the store of its node, if that is part of a cluster
-    services: str = ""  # address at which it serves cloud services, for clients to be told of; empty: none
+    node: NodeFacts = NodeFacts()
 
 
 class Verdict(IntEnum):

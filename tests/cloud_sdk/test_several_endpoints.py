@@ -10,12 +10,14 @@ from cloud_sdk import Client, OutgoingMessage
 from cloud_sdk.errors import InvalidArgument, Unavailable
 from cloud_sdk.transport.connection import endpoints_of
 from gateway.auth.authority import Authority
+from gateway.node.gateway_node import services_of
 from gateway.node.rpc_server import RpcServer
 from notify.event_receiver import EventReceiver
 from notify.hub import Hub
 from sluice.demo.ports import lasting_ports
 from store.engine import Engine
 from store.remote import RemoteConfig, RemoteStore, StoreServer
+from store.remote.wire import NodeFacts
 from tests.cloud_sdk.conftest import _SOCKETS, CONFIG
 from tests.cloud_sdk.test_client import read_all
 from tests.waiting import until
@@ -34,8 +36,8 @@ class Gateway:
 
     async def start(self) -> None:
         name, config = f"g{self.number}", RemoteConfig(grace_s=5)
-        self.store = store = await RemoteStore.open(self.address, name, EventReceiver(), config, services=self.tells)
-        self.server = RpcServer(store, Authority(store, 0), services=lambda: store.services)
+        self.store = store = await RemoteStore.open(self.address, name, EventReceiver(), config, node=NodeFacts(services=self.tells))
+        self.server = RpcServer(store, Authority(store, 0), services=lambda: services_of(store.nodes))
         assert await self.server.start("127.0.0.1", self.port) == self.port
 
     async def stop(self) -> None:

@@ -122,7 +122,7 @@ async def test_routes_have_the_endpoints_of_the_client(wire: Wire) -> None:
 
 async def test_routes_name_all_nodes_that_told_their_addresses(tmp_path: Path) -> None:
     engine = await Engine.open(tmp_path, StoreConfig(segment_size=1 << 20))
-    told = ["10.0.0.1:7070", "n2.example:443", "[::1]:7072"]
+    told = [("10.0.0.1:7070", 1), ("n2.example:443", 1), ("[::1]:7072", 1)]
     server = RpcServer(engine, Authority(engine, 0), services=lambda: told)
     port = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

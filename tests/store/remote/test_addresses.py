@@ -22,6 +22,7 @@ from store.remote.addresses import Addresses
 from store.remote.attached import Attached
 from store.remote.calls import Method
 from store.remote.listener import StoreListener
+from store.remote.wire import NodeFacts
 from tests.waiting import patience, until
 
 CONFIG = RemoteConfig(heartbeat_s=0.05, silence_s=10, grace_s=60, longest_pause_s=0.05)
@@ -187,8 +188,8 @@ async def test_a_gateway_hears_of_the_nodes_of_others(nodes: list[Node], tmp_pat
     """It finds the next leader although the store of its own node is away with the last one."""
     a, b = nodes
     async with a.leading(tmp_path / "data"):
-        store = await RemoteStore.open(a.address, "g", EventReceiver(), CONFIG, node=a.address)
-        other = await RemoteStore.open([b.address, a.address], "h", EventReceiver(), CONFIG, node=b.address)
+        store = await RemoteStore.open(a.address, "g", EventReceiver(), CONFIG, node=NodeFacts(a.address))
+        other = await RemoteStore.open([b.address, a.address], "h", EventReceiver(), CONFIG, node=NodeFacts(b.address))
         await until(lambda: store._addresses._all == (a.address, b.address))
     async with b.leading(tmp_path / "data"):
         assert await count(store) == 0
@@ -202,10 +203,10 @@ async def test_a_store_tells_of_two_nodes_under_one_name(
 ) -> None:
     a, b = nodes
     async with a.leading(tmp_path / "s"):
-        first = await RemoteStore.open(a.address, "n1.g1/1", EventReceiver(), CONFIG, node=a.address)
-        again = await RemoteStore.open(a.address, "n1.g1/2", EventReceiver(), CONFIG, node=a.address)
+        first = await RemoteStore.open(a.address, "n1.g1/1", EventReceiver(), CONFIG, node=NodeFacts(a.address))
+        again = await RemoteStore.open(a.address, "n1.g1/2", EventReceiver(), CONFIG, node=NodeFacts(a.address))
         assert not caplog.messages, "a gateway may be started again"
-        twin = await RemoteStore.open(a.address, "n1.g1/3", EventReceiver(), CONFIG, node=b.address)
+        twin = await RemoteStore.open(a.address, "n1.g1/3", EventReceiver(), CONFIG, node=NodeFacts(b.address))
         assert f"n1.g1 of the node at {b.address} replaces the one of the node at {a.address}" in caplog.text
         for store in (first, again, twin):
             await store.close()
@@ -215,15 +216,37 @@ async def test_gateways_hear_where_services_of_others_are(nodes: list[Node], tmp
     a, _ = nodes
     async with a.leading(tmp_path / "data"):
         silent = await RemoteStore.open(a.address, "f", EventReceiver(), CONFIG)
-        store = await RemoteStore.open(a.address, "g", EventReceiver(), CONFIG, services="n1:7070")
-        other = await RemoteStore.open(a.address, "h", EventReceiver(), CONFIG, services="n2:7070")
+        store = await RemoteStore.open(a.address, "g", EventReceiver(), CONFIG, node=NodeFacts(services="n1:7070"))
+        other = await RemoteStore.open(a.address, "h", EventReceiver(), CONFIG, node=NodeFacts(services="n2:7070"))
         for each in (silent, store, other):
-            await until(lambda each=each: each.services == ["n1:7070", "n2:7070"])
+            await until(lambda each=each: [node.services for node in each.nodes] == ["n1:7070", "n2:7070"])
         await other.close()
-        await until(lambda: store.services == silent.services == ["n1:7070"])
+        await until(lambda: store.nodes == silent.nodes == [NodeFacts(services="n1:7070")])
         await store.close()
-        await until(lambda: silent.services == [])
+        await until(lambda: silent.nodes == [])
         await silent.close()
+
+
+async def test_gateways_hear_that_a_node_is_drained(nodes: list[Node], tmp_path: Path) -> None:
+    """Also one that comes later, and the next leader, to which the gateway says so when it comes."""
+    a, b = nodes
+    n1 = NodeFacts(a.address, "n1:7070")
+    drained = NodeFacts(a.address, "n1:7070", is_drained=True)
+    addresses = [a.address, b.address]
+    async with a.leading(tmp_path / "data"):
+        store = await RemoteStore.open(addresses, "g", EventReceiver(), CONFIG, node=n1)
+        other = await RemoteStore.open(addresses, "h", EventReceiver(), CONFIG)
+        await until(lambda: other.nodes == [n1])
+        store.tell(drained)
+        await until(lambda: other.nodes == store.nodes == [drained])
+        late = await RemoteStore.open(addresses, "i", EventReceiver(), CONFIG)
+        await until(lambda: late.nodes == [drained])
+        await late.close()
+    store.tell(n1)  # while nobody leads
+    async with b.leading(tmp_path / "data"):
+        await until(lambda: other.nodes == store.nodes == [n1])
+        for each in (store, other):
+            await each.close()
 
 
 async def test_a_leader_that_died_is_left_for_the_list(nodes: list[Node], tmp_path: Path) -> None:
