@@ -43,8 +43,8 @@ class ClusterMember(AdminQueries):
         credentials: Callable[[], grpc.ChannelCredentials] | None,
         drain: Callable[[DrainOrder | None], None],
     ) -> None:
-        """drain: has the clients of this node sent to other nodes, or served again. address: of this node's store, as other nodes reach it. nodes: those that this node knows of others.
-        credentials: to ask other nodes."""
+        """address: of this node's store, as other nodes reach it. nodes: those that this node knows of others.
+        credentials: to ask other nodes. drain: has the clients of this node sent to other nodes, or served again."""
         self._address = address
         self._nodes = nodes
         self._credentials = credentials

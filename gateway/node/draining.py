@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -66,11 +67,10 @@ class Draining:
     async def _move(self, connection: Connection) -> None:
         connection.leave()
         try:
-            async with asyncio.timeout(_LAST_S):
-                while connection.uncommitted and not connection.is_closed():
-                    await asyncio.sleep(_TURN_S / 5)
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_S):
+                    while connection.uncommitted and not connection.is_closed():  # noqa: ASYNC110
+                        await asyncio.sleep(_TURN_S / 5)
         finally:
             reference = self._sessions.redirection.reference()
             connection.close(ReasonCode.USE_ANOTHER_SERVER, Explanation(_WHY.encode()), reference)

@@ -13,6 +13,7 @@ from gateway.broker.client_ownership import gateway_name
 from gateway.config.config import Config
 from gateway.http.front import HttpFront, HttpPages
 from gateway.net.bind import check_host
+from gateway.net.weighted import Weighted
 from gateway.node.devices import Devices
 from gateway.node.draining import Draining
 from gateway.node.ports import Ports
@@ -20,7 +21,6 @@ from gateway.node.rpc_server import RpcServer
 from gateway.node.services import RPC_STOP_S, rpc_server, warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials
 from gateway.observe.counters import Counters, device_messages
-from gateway.net.weighted import Weighted
 from notify.event_receiver import EventReceiver
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig

@@ -257,7 +257,8 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
             client.ended.set()
 
     def _brokers(self, used: pb.Endpoints) -> list[pb.Broker]:
-        """The nodes, at least one, each as many times as its weight says. If none has told its address, it is at the address that the client used."""
+        """The nodes, at least one, each as many times as its weight says. If none has told its address, it is at the
+        address that the client used."""
         places = in_turn(self._services())
         brokers = [pb.Broker(name=each, id=0, endpoints=endpoints_of(each)) for each in places]
         return brokers or [pb.Broker(name="sluice", id=0, endpoints=used)]

@@ -186,9 +186,10 @@ class RemoteStore(RemoteCalls):
 
         `address`: `host:port` or `unix:path`, or a list of them, where nodes with one log are; the one that leads
         serves. `routed`: receive only commits that match watched filters. `credentials` is called for the TLS
-        credentials of each connection over TCP. `node`: what all gateways hear of the node of this one. `copy`: where this gateway reaches the store of its own node, on the same machine,
-        which answers bulk reads while another node leads. Raises `StoreClosed` when the store cannot be reached in the grace time, or
-        refuses to serve this gateway.
+        credentials of each connection over TCP. `node`: what all gateways hear of the node of this one. `copy`: where
+        this gateway reaches the store of its own node, on the same machine, which answers bulk reads while another node
+        leads. Raises `StoreClosed` when the store cannot be reached in the grace time, or refuses to serve this
+        gateway.
         """
         addresses = Addresses([address] if isinstance(address, str) else address)
         store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials, node, copy)

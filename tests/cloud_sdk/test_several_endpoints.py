@@ -36,7 +36,8 @@ class Gateway:
 
     async def start(self) -> None:
         name, config = f"g{self.number}", RemoteConfig(grace_s=5)
-        self.store = store = await RemoteStore.open(self.address, name, EventReceiver(), config, node=NodeFacts(services=self.tells))
+        node = NodeFacts(services=self.tells)
+        self.store = store = await RemoteStore.open(self.address, name, EventReceiver(), config, node=node)
         self.server = RpcServer(store, Authority(store, 0), services=lambda: services_of(store.nodes))
         assert await self.server.start("127.0.0.1", self.port) == self.port
 

@@ -3,7 +3,9 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,16 +40,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """Three nodes, of which the last one has weight 0."""
     cluster = Cluster.of_three(tmp_path)
     for node in cluster.nodes:
-        weight = 0 if node is cluster.nodes[-1] else 1
-        path = Path(node.flags[1])
-        text = path.read_text().replace("[cluster]\n", f"[cluster]\nweight = {weight}\n")
-        path.write_text(f"{text}\n[mqtt]\nadvertise = '127.0.0.1:{node.mqtt_port}'\n")
+        configure(node, 0 if node is cluster.nodes[-1] else 1)
     try:
         await asyncio.to_thread(cluster.start)
         await asyncio.to_thread(cluster.leader)
         yield cluster
     finally:
         await asyncio.to_thread(cluster.stop)
+
+
+def configure(node: ClusterNode, weight: int) -> None:
+    path = Path(node.flags[1])
+    text = path.read_text().replace("[cluster]\n", f"[cluster]\nweight = {weight}\n")
+    path.write_text(f"{text}\n[mqtt]\nadvertise = '127.0.0.1:{node.mqtt_port}'\n")
 
 
 async def drain(node: ClusterNode, *flags: str, at: ClusterNode | None = None) -> str:
@@ -58,9 +63,9 @@ async def drain(node: ClusterNode, *flags: str, at: ClusterNode | None = None) -
 def reference_of(packet: Packet) -> int:
     """The port that a DISCONNECT or CONNACK names."""
     assert packet.reason == USE_ANOTHER_SERVER
-    references = [value for name, value in packet.properties if name == SERVER_REFERENCE]
-    assert len(references) == 1
-    host, _, port = references[0].partition(b":")
+    (reference,) = [value for name, value in packet.properties if name == SERVER_REFERENCE]
+    assert isinstance(reference, bytes)
+    host, _, port = reference.partition(b":")
     assert host == b"127.0.0.1"
     return int(port)
 
@@ -152,7 +157,7 @@ class Subscriber(Device):
 
 async def test_devices_move_and_lose_nothing_and_the_node_is_stopped(cluster: Cluster) -> None:
     """The node leads at first. The command is given at another one."""
-    n1, n2, n3 = cluster.nodes
+    n1, n2, _ = cluster.nodes
     if await asyncio.to_thread(cluster.leader) is not n1:
         first = await asyncio.to_thread(cluster.leader)
         await asyncio.to_thread(first.command_output, "cluster", "lead", "n1")
@@ -166,7 +171,8 @@ async def test_devices_move_and_lose_nothing_and_the_node_is_stopped(cluster: Cl
         await publisher.open(n1.mqtt_port)
         subscribers.append(subscriber)
         publishers.append(publisher)
-    tasks = [asyncio.create_task(each.run()) for each in (*publishers, *subscribers)]
+    tasks = [asyncio.create_task(publisher.run()) for publisher in publishers]
+    tasks += [asyncio.create_task(subscriber.run()) for subscriber in subscribers]
     try:
         await come(subscribers, tasks)
         said = await drain(n1, at=n2)
@@ -203,7 +209,7 @@ async def come(subscribers: list[Subscriber], tasks: list[asyncio.Task[None]]) -
         task.result()
 
 
-async def facts_of(node: ClusterNode) -> list[dict[str, object]]:
+async def facts_of(node: ClusterNode) -> list[dict[str, Any]]:
     status = await asyncio.to_thread(node.status)
     return [status, *status["others"]]
 
@@ -250,11 +256,15 @@ async def test_a_drained_node_stays_drained_when_its_processes_end(cluster: Clus
     for kind in ("g1", "store"):
         pid = n1.processes()[kind]
         assert n1.signal_process(kind, signal.SIGKILL)
-        await until(lambda pid=pid, kind=kind: n1.processes().get(kind, pid) != pid)
+        await until(partial(is_new, n1, kind, pid))
         async with patience():
-            while not await is_refused(n1):
+            while not await is_refused(n1):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     assert "n1" in str([facts["node"] for facts in await facts_of(n2) if facts["drained"]])
+
+
+def is_new(node: ClusterNode, kind: str, pid: int) -> bool:
+    return node.processes().get(kind, pid) != pid
 
 
 async def is_refused(node: ClusterNode) -> bool:

@@ -108,8 +108,9 @@ def test_services_continue_when_the_node_was_killed(rocket_node: Callable[..., A
     assert process.stdout.readline() == "done\n", node.log()
 
 
-def test_services_go_on_at_other_nodes_of_a_cluster(scenario: Starts, tmp_path: Path) -> None:
-    """The node that they were told of is gone for good."""
+@pytest.mark.parametrize("is_drained", [False, True])
+def test_services_go_on_at_other_nodes_of_a_cluster(scenario: Starts, tmp_path: Path, is_drained: bool) -> None:
+    """The node that they were told of is gone for good, or drained and stopped."""
     cluster = Cluster.of_three(tmp_path)
     try:
         cluster.start()
@@ -117,7 +118,12 @@ def test_services_go_on_at_other_nodes_of_a_cluster(scenario: Starts, tmp_path: 
         process = scenario(first, "move")
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline() == "ready\n"
-        first.kill_all()
+        if is_drained:
+            said = first.command_output("cluster", "drain", "n1", "--services-after", "1")
+            assert said == "node n1 is drained, and can be stopped\n"
+            first.stop()
+        else:
+            first.kill_all()
         cluster.leader(but=first)
         process.stdin.write("go on\n")
         process.stdin.flush()

@@ -139,6 +139,11 @@ async def test_routes_name_all_nodes_that_told_their_addresses(tmp_path: Path) -
             found = [each.broker.endpoints for each in queues]
             assert {each.scheme: (each.addresses[0].host, each.addresses[0].port) for each in found} == nodes
             assert len({each.broker.name for each in queues}) == 3
+        told[:] = [("10.0.0.1:7070", 3), ("n2.example:443", 1), ("[::1]:7072", 0)]
+        route = (await wire.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=endpoints))).message_queues
+        assert sorted(each.broker.name for each in route) == ["10.0.0.1:7070"] * 3 + ["n2.example:443"]
+        assigned = [each.message_queue for each in (await wire.call("QueryAssignment", asked)).assignments]
+        assert [each.broker.name for each in assigned] == ["10.0.0.1:7070", "n2.example:443"]
         told.clear()
         route = (await wire.call("QueryRoute", pb.QueryRouteRequest(topic=TOPIC, endpoints=endpoints))).message_queues
         assert all(each.broker.endpoints == endpoints for each in route)
