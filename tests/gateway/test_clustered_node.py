@@ -20,6 +20,7 @@ from store.cluster import clustered_store
 from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig
+from store.remote.wire import NodeFacts
 from tests.waiting import patience, until
 
 
@@ -58,7 +59,7 @@ async def running(*nodes: ClusteredStoreNode) -> AsyncIterator[None]:
 async def attached(store: ClusteredStoreNode, gateway: str, node: str = "") -> AsyncIterator[None]:
     """node: where the store of the gateway's node is."""
     address = store.config.cluster.listen
-    remote = await RemoteStore.open(address, gateway, EventReceiver(), RemoteConfig(grace_s=1), node=node)
+    remote = await RemoteStore.open(address, gateway, EventReceiver(), RemoteConfig(grace_s=1), node=NodeFacts(node))
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cli import main
-from sluice.commands.cluster import line_of_log, lines_of
+from sluice.commands.cluster import clients_of, line_of_log, lines_of
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.engine import Engine
 from tests.store.filled import SMALL, Filled
@@ -21,7 +21,9 @@ LEADER = {
     "silence_s": 0.1,
     "position": 4096,
     "trouble": "",
+    "drained": False,
     "gateways": ["n1.g1", "n2.g1"],
+    "clients": {"n2": None, "n1": {"devices": 3, "service_calls": 1}},
 }
 
 
@@ -29,17 +31,23 @@ def test_a_leader_and_a_follower() -> None:
     assert lines_of(LEADER) == [
         "node n1 leads: epoch 3, slot 9 0.1 s ago, position 4096",
         "  gateways: n1.g1, n2.g1",
+        "  clients of n1: 3 devices, 1 calls of cloud services",
+        "  clients of n2: not known yet",
     ]
+    assert clients_of({"others": [{"trouble": "no answer"}, LEADER]}, "n1") == {"devices": 3, "service_calls": 1}
+    assert clients_of({"others": [LEADER]}, "n2") is clients_of({"others": []}, "n1") is None
     follower = {**LEADER, "node": "n2", "digest": "ab", "digest_at": 4096}
     del follower["gateways"]
+    follower |= {"drained": True, "trouble": "the node is drained"}
     assert lines_of(follower) == [
         "node n2 follows n1 at 10.0.0.1:7071: epoch 3, slot 9 0.1 s ago, position 4096",
+        "  it is drained: its clients are sent to other nodes",
         "  digest of the views at position 4096: ab",
     ]
 
 
 def test_what_is_the_matter() -> None:
-    alone = {**LEADER, "leader": None, "gateways": [], "trouble": "no node leads"}
+    alone = {**LEADER, "leader": None, "gateways": [], "clients": {}, "trouble": "no node leads"}
     assert lines_of(alone) == [
         "node n1 follows, and no node leads: epoch 3, slot 9 0.1 s ago, position 4096",
         "  gateways: none",
