@@ -42,6 +42,7 @@ from gateway.net.proxy_protocol import address_text
 from gateway.net.write_buffer import Flusher, Transport
 from gateway.observe.counters import Counters
 from gateway.session.session import Session
+from matcher.names import is_shared
 from store.api import Store
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 _LARGE: Final = 64 * 1024  # bytes of a partial packet; smaller ones cost about what connections cost
 _MANY_FILTERS: Final = 64  # of SUBSCRIBE and UNSUBSCRIBE, after which a connection rests
 _REST_S: Final = 0.0002  # for each of them: several times what a filter costs the loop
+_SHARED_FILTERS: Final = 4  # that a shared filter counts as: a group begins or ends with its only member
 _LIVELY: Final = 1024  # bytes that are a sign of life (MQTT-3.1.2-22) though no packet ends in them
 
 
@@ -338,14 +340,18 @@ class Connection(PublishHandler):
         elif isinstance(packet, PingReq):
             self.send(pingresp())
         elif isinstance(packet, Subscribe):
-            self.filters += len(packet.requests)
+            self._count_filters([each.topic_filter for each in packet.requests])
             self.requests.subscribe(self, packet)
         elif isinstance(packet, Unsubscribe):
-            self.filters += len(packet.topic_filters)
+            self._count_filters(packet.topic_filters)
             self.requests.unsubscribe(self, packet)
         elif isinstance(packet, Auth):
             self.requests.auth(self, packet)
         return not self.closed
+
+    def _count_filters(self, topic_filters: list[bytes]) -> None:
+        for each in topic_filters:
+            self.filters += _SHARED_FILTERS if is_shared(each) else 1
 
     def _wrong_exchange(self, packet_id: int) -> bool:
         self.fail(ProtocolError(f"packet id {packet_id} is in another exchange", ReasonCode.PROTOCOL_ERROR))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.connection.connection import _MANY_FILTERS, _REST_S, Connection
+from gateway.connection.connection import _MANY_FILTERS, _REST_S, _SHARED_FILTERS, Connection
 from gateway.mqtt.reasons import ReasonCode
 from gateway.node.node import Node
 from tests.gateway.mqtt import wire
@@ -88,6 +88,16 @@ async def test_a_connection_rests_after_many_packets_with_few_filters(client: Ra
     await rests.end(_MANY_FILTERS + 1)
     assert await client.subscribe((b"t", 0)) == b"\0"
     assert not rests.rests
+
+
+async def test_shared_filters_count_for_more(client: RawClient, rests: Rests) -> None:
+    """Each begins a group, and ends it."""
+    shared = [b"$share/g%d/a/%d" % (number, number) for number in range(_MANY_FILTERS // _SHARED_FILTERS + 1)]
+    await client.subscribe(*[(each, 1) for each in shared])
+    await rests.end(_SHARED_FILTERS * len(shared))
+    client.send(wire.unsubscribe(5, 2, *shared))
+    await client.expect(UNSUBACK)
+    await rests.end(_SHARED_FILTERS * len(shared))
 
 
 @pytest.mark.parametrize("qos", [1, 2])
