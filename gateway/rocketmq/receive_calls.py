@@ -12,7 +12,7 @@ from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling, Source
+from gateway.rpc.long_polling import LongPolling, Source, current_source
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
 from store.api import Ordering, PopRequest, Receipts, Start, Store
 
@@ -77,6 +77,7 @@ class ReceiveCalls:
             user=client_key.user,
         )
         popped = await self._groups.receive(source, pop, wait_of(request, left_s, self._limits))
+        source = current_source(source, self._store)
         received = LeasedMessages(source)
         letters = iter(popped.dead_letters)
         for run in popped.runs:

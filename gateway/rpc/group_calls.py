@@ -8,7 +8,7 @@ from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling, Source, dead_letter_source, parent_source
+from gateway.rpc.long_polling import LongPolling, Source, current_source, dead_letter_source, parent_source
 from gateway.rpc.queue_names import display_name
 from gateway.rpc.request_fields import group_name, member_name, parent_name, within
 from gateway.rpc.selecting import selection_of
@@ -116,13 +116,9 @@ class GroupCalls:
 
     def current(self, member: GroupMember) -> GroupMember:
         """The member with all partitions that its parent topic has by now."""
-        source = member.source
-        if source.key[:1] == b"p":
-            parent = source.key[1:]
-            count = self._store.partition_count(parent)
-            if count != len(source.queues):
-                source = parent_source(source.group, parent, count)
-                return GroupMember(source, replace(member.request, queues=source.queues))
+        source = current_source(member.source, self._store)
+        if source is not member.source:
+            return GroupMember(source, replace(member.request, queues=source.queues))
         return member
 
     def return_leases(self, member: GroupMember, popped: PopResult) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -21,10 +21,11 @@ from gateway.rpc.wakeups import Wakeups, group_key, wait_until
 from store.api import (
     DeadLetterReason,
     Failed,
-    GroupStore,
     PopRequest,
     PopResult,
+    QueueStore,
     Receipts,
+    Store,
     dead_letter_queue,
     partition_queue,
 )
@@ -52,6 +53,16 @@ def dead_letter_source(group: bytes) -> Source:
     """The source that is the dead-letter queue of a group."""
     queue = dead_letter_queue(group)
     return Source(group, queue, (queue,))
+
+
+def current_source(source: Source, store: QueueStore) -> Source:
+    """The source with all partitions that its parent topic has by now."""
+    if source.key[:1] == b"p":
+        parent = source.key[1:]
+        count = store.partition_count(parent)
+        if count != len(source.queues):
+            return parent_source(source.group, parent, count)
+    return source
 
 
 class WaitingMembers:
@@ -98,7 +109,7 @@ class WaitingMembers:
 class LongPolling:
     """Leases and settles messages for members of groups. It has a line for each source with waiting members."""
 
-    def __init__(self, store: GroupStore, wakeups: Wakeups) -> None:
+    def __init__(self, store: Store, wakeups: Wakeups) -> None:
         self._store = store
         self._wakeups = wakeups
         self._lines: dict[tuple[bytes, bytes], WaitingMembers] = {}  # by group and key
@@ -112,7 +123,7 @@ class LongPolling:
                 waiter.set()
 
     async def receive(self, source: Source, request: PopRequest, wait_s: float) -> PopResult:
-        """Lease messages. Wait up to `wait_s` seconds for the first one.
+        """Lease messages. Wait up to `wait_s` seconds for the first one, also in partitions that are added meanwhile.
 
         Raises `RequestError` if the connection has too many unread replies, and `StoreError`.
         """
@@ -127,6 +138,9 @@ class LongPolling:
                 line.schedule_wake(popped)
                 if popped.runs or self._stopped or not await wait_until(waiter, deadline):
                     return popped
+                queues = current_source(source, self._store).queues
+                if queues != request.queues:
+                    request = replace(request, queues=queues)
         finally:
             self._leave(line, waiter)
 

@@ -13,9 +13,13 @@ from gateway.auth.authority import Authority
 from gateway.config.config import GroupConfig, GrpcConfig
 from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from record import crc32c
+from record.layout import NAMES_KEY
+from store.api import PopResult, partition_of
 from store.config import StoreConfig
+from store.control import TopicPartitions
 from store.engine import Engine
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, patience, until
 
 ME = (("x-mq-client-id", "service"),)
 TOPIC, GROUP = pb.Resource(name="home"), pb.Resource(name="group")
@@ -95,17 +99,46 @@ def handle(message: pb.Message) -> str:
 
 
 @pytest.fixture
-async def wire(tmp_path: Path) -> AsyncIterator[Wire]:
+async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     settings = StoreConfig(
         segment_size=1 << 20, parent_partitions={b"wide": 9}, retry_delays_s=(1.5, 20), max_deliveries=5
     )
     engine = await Engine.open(tmp_path, settings)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def wire(engine: Engine) -> AsyncIterator[Wire]:
     server = RpcServer(engine, Authority(engine, 0), config=CONFIG)
     port = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield Wire(channel)
     await server.stop(0.2)
-    await engine.close()
+
+
+async def test_a_waiting_client_gets_messages_of_a_partition_that_is_added(
+    wire: Wire, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at a gateway, whose store is restarted with more partitions."""
+    assert await wire.receive() == []
+    pop, is_waiting = engine.pop, asyncio.Event()
+
+    async def noted(*arguments: Any, **named: Any) -> PopResult:
+        is_waiting.set()
+        return await pop(*arguments, **named)
+
+    monkeypatch.setattr(engine, "pop", noted)
+    waiting = asyncio.create_task(wire.receive(wait_ms=60_000))
+    async with patience():
+        await is_waiting.wait()
+    engine.append([TopicPartitions(32).frame(b"home")], lambda _: None)
+    names = [b"k%d" % number for number in range(100)]
+    key = next(name for name in names if partition_of(crc32c(name) | NAMES_KEY, 32) >= 4)
+    await wire.send(b"x", message_type=pb.FIFO, message_group=key.decode())
+    (message,) = await waiting
+    assert message.system_properties.queue_id >= 4
+    assert (await wire.acknowledge(handle(message))).status.code == pb.OK
 
 
 async def test_routes_have_the_endpoints_of_the_client(wire: Wire) -> None:

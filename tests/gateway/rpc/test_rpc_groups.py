@@ -15,8 +15,9 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.rpc.long_polling import LongPolling, WaitingMembers, parent_source
 from gateway.rpc.wakeups import Wakeups
-from store.api import PopRequest, PopResult, Start, topic_queue
+from store.api import PopRequest, PopResult, Start, partition_of, topic_queue
 from store.config import StoreConfig
+from store.control import TopicPartitions
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
 from tests.gateway.rpc.conftest import ServerFactory
@@ -505,3 +506,20 @@ async def test_a_message_wakes_one_of_many_waiting_members(engine: Engine, monke
     assert [sum(run.count for run in popped.runs) for popped in await asyncio.gather(*left)] == [1] * len(left)
     groups.stop()
     assert (groups._lines, groups._wakeups._waiting) == ({}, {})
+
+
+async def test_a_waiting_member_gets_messages_of_a_partition_that_is_added(engine: Engine) -> None:
+    """As at a gateway, whose store is restarted with more partitions."""
+    groups = LongPolling(engine, Wakeups(engine))
+    count = engine.partition_count(b"home")
+    source = parent_source(b"g", b"home", count)
+    request = PopRequest(source.group, source.queues, 1, 1_000, 60_000, Start.LATEST)
+    member = asyncio.create_task(groups.receive(source, request, 3_600))
+    await until(lambda: engine._groups._views.pops.queues_of(b"g") == count)
+    topics = [b"home/%d" % number for number in range(100)]
+    added = next(each for each in topics if partition_of(record.tag_of(each, b""), 4 * count) >= count)
+    for frame in (TopicPartitions(4 * count).frame(b"home"), record.frame(1, 0, 0, added, b"", b"", b"x")):
+        engine.append([frame], lambda _: None)
+    async with patience():
+        (run,) = (await member).runs
+    assert run.queue not in source.queues
