@@ -12,11 +12,15 @@ MAX_LENGTH: Final = 0xFFFF  # bytes: the length of a UTF-8 string is 16 bit on t
 MAX_LEVELS: Final = 128  # a limit of this server, not of MQTT: bounds the work of one match
 
 _SHARE: Final = b"$share/"
+# As numbers: `b"+" in name` costs ten times as much, because CPython tries the operand as a number first.
+_PLUS: Final = 0x2B
+_HASH: Final = 0x23
+_NUL: Final = 0
 
 
 def is_valid_topic(topic: bytes) -> bool:
     """Whether a message may be published to `topic` (MQTT-1.5.4-1, -2, 3.3.2-2, 4.7.3-1 to -3)."""
-    return b"+" not in topic and b"#" not in topic and _is_valid_name(topic)
+    return not has_wildcard(topic) and _is_valid_name(topic)
 
 
 def is_valid_filter(topic_filter: bytes) -> bool:
@@ -25,7 +29,7 @@ def is_valid_filter(topic_filter: bytes) -> bool:
         return False
     if topic_filter.startswith(_SHARE):
         group, slash, topic_filter = topic_filter[len(_SHARE) :].partition(b"/")
-        if not group or not slash or not topic_filter or b"+" in group or b"#" in group:
+        if not group or not slash or not topic_filter or has_wildcard(group):
             return False
     if not has_wildcard(topic_filter):
         return True
@@ -40,7 +44,7 @@ def is_valid_filter(topic_filter: bytes) -> bool:
 
 def has_wildcard(topic_filter: bytes) -> bool:
     """Whether `topic_filter` can match more than one topic."""
-    return b"+" in topic_filter or b"#" in topic_filter
+    return _PLUS in topic_filter or _HASH in topic_filter
 
 
 def is_shared(topic_filter: bytes) -> bool:
@@ -91,7 +95,7 @@ def levels_match(wanted: list[bytes], given: list[bytes], start: int) -> bool:
 
 
 def _is_valid_name(name: bytes) -> bool:
-    if not 0 < len(name) <= MAX_LENGTH or b"\0" in name or name.count(b"/") >= MAX_LEVELS:
+    if not 0 < len(name) <= MAX_LENGTH or _NUL in name or name.count(b"/") >= MAX_LEVELS:
         return False
     if name.isascii():
         return True

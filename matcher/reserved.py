@@ -52,7 +52,7 @@ def bounded_replay_name(topic_filter: bytes, words: bytes) -> bytes:
 
 def is_bounded_replay(name: bytes) -> bool:
     """Whether `bounded_replay_name` made the name."""
-    return b"\0" in name
+    return 0 in name
 
 
 def words_of(name: bytes) -> bytes:

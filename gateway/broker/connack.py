@@ -14,6 +14,8 @@ class Connack:
 
     def __init__(self, config: MqttConfig) -> None:
         self._config = config
+        # What a client gets that is granted all it asked for, by session present and largest packet. A few.
+        self._usual: dict[tuple[bool, int], bytes] = {}
 
     def check(self, connection: Connection, packet: Connect, identity: Identity) -> None:
         """Check that CONNACK fits the client's maximum packet size (MQTT-3.1.2-24). Raises ClientRefused."""
@@ -34,8 +36,19 @@ class Connack:
     def accept(self, connection: Connection, packet: Connect, identity: Identity, expiry: int, present: bool) -> bytes:
         if packet.version != MQTT_5:
             return connack(packet.version, ReasonCode.SUCCESS, present)
-        properties = ConnackProperties()
         keep_alive = self.keep_alive(packet)
+        largest = connection.admission.max_packet_size
+        is_usual = (
+            expiry == packet.session_expiry_interval
+            and keep_alive == packet.keep_alive
+            and bool(packet.client_id)
+            and not packet.request_response_information
+            and identity.proof is None
+        )
+        usual = self._usual.get((present, largest)) if is_usual else None
+        if usual is not None:
+            return usual
+        properties = ConnackProperties()
         if expiry != packet.session_expiry_interval:
             properties.session_expiry_interval = expiry
         if keep_alive != packet.keep_alive:
@@ -48,6 +61,9 @@ class Connack:
             properties.authentication_method = packet.authentication_method
             properties.authentication_data = identity.proof
         properties.receive_maximum = self._config.receive_maximum
-        properties.maximum_packet_size = connection.admission.max_packet_size
+        properties.maximum_packet_size = largest
         properties.topic_alias_maximum = self._config.topic_alias_maximum
-        return connack(packet.version, ReasonCode.SUCCESS, present, properties)
+        found = connack(packet.version, ReasonCode.SUCCESS, present, properties)
+        if is_usual:
+            self._usual[present, largest] = found
+        return found

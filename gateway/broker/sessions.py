@@ -261,6 +261,7 @@ class Sessions:
         self.wills.sent(wills)
         kept = self.kept_drops.pop(client_id)
         session.restore_drops(None if fresh else kept)
+        told = self._router.delivered_end
         try:
             state = None if fresh else await self._store.session(client_id)
             state = await self._still_allowed(identity, state)
@@ -272,6 +273,8 @@ class Sessions:
                 raise ClientRefused(
                     ReasonCode.QUOTA_EXCEEDED, "the node has too many shared subscriptions for this session"
                 )
+            # From here on, the inbox is opened by the commit that has a message for it.
+            has_inbox = state is not None and self._router.delivered_end == told
             self._accept(connection, packet, identity, session, state, not fresh)
         except BaseException:
             if connection.session is None and not session.closed:
@@ -280,7 +283,7 @@ class Sessions:
             raise
         if state is not None and not session.closed:
             await self._subscriptions.learn_ends(session, session.cursors)
-        if session.durable:
+        if session.durable and not has_inbox:
             await self._open_inbox(session)
 
     def _accept(

@@ -23,6 +23,8 @@ def deliver(session: Session, cursor: QueueCursor, queue_range: QueueRange, limi
     at = offset - queue_range.first
     end = min(len(messages), at + limit)
     subscription = session.subscriptions.get(cursor.topic_filter)
+    # A queue has what its filter matches. So there is nothing to match for a session's only subscription.
+    is_only = subscription is not None and subscription.is_live and len(session.subscriptions) == 1
     counters = session.counters
     while at < end:
         message = messages[at]
@@ -31,7 +33,8 @@ def deliver(session: Session, cursor: QueueCursor, queue_range: QueueRange, limi
         if is_own and cursor.yields:
             merged = session.route(message.topic)
             is_own = merged is None or _owner(merged, message) is None
-        route = subscription.route if is_own and subscription is not None else session.route(message.topic)
+        is_routed = is_own or is_only
+        route = subscription.route if is_routed and subscription is not None else session.route(message.topic)
         if cursor.resend and offset in cursor.resend:
             if not session.exchanges.has_room:
                 break

@@ -75,7 +75,7 @@ class Reader:
 
 def check_text(raw: bytes) -> None:
     """Raise `MalformedPacket` unless `raw` is UTF-8 without surrogates and U+0000 (MQTT-1.5.4-1, -2)."""
-    if b"\0" in raw:
+    if 0 in raw:
         raise MalformedPacket("U+0000 in a text")
     if not is_utf8(raw):
         raise MalformedPacket("a text is not UTF-8")

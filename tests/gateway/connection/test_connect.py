@@ -178,6 +178,25 @@ async def test_the_keep_alive_of_a_3_1_1_client_is_not_shortened(make_node: Make
     assert node._sessions.open_sessions[b"new"][1].keep_alive == 7
 
 
+async def test_each_client_is_told_what_it_was_not_granted(make_node: MakeNode) -> None:
+    """Also behind clients that were granted all they asked for, whose CONNACKs are alike."""
+    node = await make_node(mqtt__max_keep_alive=10, mqtt__max_session_expiry=60, mqtt__response_information="r/")
+    usual = {0x21, 0x22, 0x27}
+    for client_id, clean, asked, told in (
+        (b"a", True, {}, set()),
+        (b"a", False, {"keep_alive": 10, "expiry": 60}, set()),
+        (b"a", False, {"keep_alive": 10, "expiry": 60}, set()),  # this time its session is present
+        (b"a", True, {"keep_alive": 11}, {0x13}),
+        (b"a", True, {"expiry": 61}, {0x11}),
+        (b"", True, {}, {0x12}),
+        (b"a", True, {"properties": b"\x19\x01"}, {0x1A}),
+        (b"a", True, {}, set()),
+    ):
+        client = await RawClient.connect(node.ports.mqtt, client_id, 5, clean, **asked)
+        assert {each for each, _ in client.connack.properties} == usual | told
+        await client.disconnect()
+
+
 @pytest.mark.mqtt5("3.1.2-28")
 async def test_response_information_is_sent_on_request(make_node: MakeNode) -> None:
     node = await make_node(mqtt__response_information="replies/")

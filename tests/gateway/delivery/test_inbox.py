@@ -8,6 +8,7 @@ from cloud_sdk import Client, InvalidArgument
 from gateway.auth.identity import Identity
 from gateway.node.node import Node
 from matcher.reserved import inbox_of
+from store.api import SessionState
 from store.engine import Engine
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import crashed
@@ -61,6 +62,32 @@ async def test_any_client_id_will_do(node: Node, client_id: bytes) -> None:
     assert await send(node, client_id, b"x") == [0]
     (message,) = await client.take(1)
     assert (message.topic, message.payload) == (inbox_of(client_id), b"x")
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_message_that_comes_while_the_session_is_read_is_delivered(
+    node: Node, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """The first one that is addressed to the session: what was read has no subscription to the inbox."""
+    client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER)
+    await client.disconnect()
+    engine = engine_of(node)
+    read = engine.session
+
+    async def slowly(client_id: bytes) -> SessionState | None:
+        if before:
+            await send(node, b"lamp", b"1")
+        state = await read(client_id)
+        if not before:
+            await send(node, b"lamp", b"1")
+        return state
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "session", slowly)
+        client = await RawClient.connect(node.ports.mqtt, b"lamp", 5, False, expiry=EVER)
+    assert [m.payload for m in await client.take(1)] == [b"1"]
+    await send(node, b"lamp", b"2")
+    assert [m.payload for m in await client.take(1)] == [b"2"]
 
 
 async def test_an_offline_session_gets_inbox_messages_later(make_node: MakeNode) -> None:
