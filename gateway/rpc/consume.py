@@ -6,6 +6,8 @@ The rules of the file:
   that reads no replies is not read either. A second task waits for a batch if none is available.
 * A batch is sent before the log has its leases (`Store.pop`). A settlement is answered after the log has it. Answers
   follow the order of requests. They go out with a batch, or at once if their request asks for no batch.
+* Acknowledgements that come with a request for a batch start no flush, while few of them are unanswered. A message
+  that is acknowledged so and whose record a crash loses comes again.
 * If a batch cannot be sent, its leases are returned.
 * An invalid settlement is reported in the answer to its request. Any other error ends the stream after the earlier
   settlements are answered.
@@ -25,10 +27,12 @@ from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.rights import PREFIX, Rights
 from gateway.rpc.status import UNREADABLE, RequestError, abort, invalid
 from gateway.rpc.visibility import CALLER
-from store.api import PopResult
+from store.api import Ordering, PopResult
 from store.errors import StoreError
 
 _EMPTY: Final = PopResult([], None, is_limited=False)
+_LATE_SHARE: Final = 4  # part of the requests that may be unanswered, beyond which the next one starts a flush
+_LATE_MESSAGES: Final = 2_048  # unanswered; far from where a client waits for the answers
 
 Context: TypeAlias = "grpc.aio.ServicerContext[pb.ConsumeRequest, pb.ConsumeReply]"
 
@@ -200,7 +204,8 @@ class ConsumeStream:
         try:
             requested = self._calls.settlement(member.source, request)
             pop = member.request
-            stale = await self._calls.settle(member.source, requested, pop.member, pop.max_deliveries)
+            late = request.wants and not request.again and pop.ordering is Ordering.NONE and self._are_few_unanswered()
+            stale = await self._calls.settle(member.source, requested, pop.member, pop.max_deliveries, late)
             if stale:
                 answer.expired.extend(wire_runs(stale))
         except RequestError as error:
@@ -211,6 +216,13 @@ class ConsumeStream:
         settlement.answer = answer
         if any(each.is_awaited for each in self._settlements) or self._is_full():
             await self._answer_settled()
+
+    def _are_few_unanswered(self) -> bool:
+        settlements = self._settlements
+        return (
+            len(settlements) <= self._limits.max_unacknowledged_requests // _LATE_SHARE
+            and sum([each.count for each in settlements]) <= _LATE_MESSAGES
+        )
 
     async def _answer_batch(self, member: GroupMember, number: int, wait_ms: int) -> None:
         """Send a batch if there is one. Otherwise wait for one in the background."""

@@ -151,9 +151,9 @@ class GroupCalls:
         return pb.AcknowledgeReply(expired=wire_runs(stale))
 
     async def settle(
-        self, source: Source, settlement: RequestedSettlement, member: bytes, max_deliveries: int
+        self, source: Source, settlement: RequestedSettlement, member: bytes, max_deliveries: int, late: bool = False
     ) -> list[Receipts]:
-        """Settle what a request asks for. Returns the stale receipts."""
+        """Settle what a request asks for. Returns the stale receipts. `late`: see `Store.settle`."""
         return await self.groups.settle(
             source,
             settlement.done,
@@ -162,6 +162,7 @@ class GroupCalls:
             settlement.unsent,
             settlement.failed,
             max_deliveries,
+            late,
         )
 
     def settlement(self, source: Source, request: SettleRequest) -> RequestedSettlement:

@@ -153,9 +153,10 @@ class LongPolling:
         unsent: Sequence[tuple[Receipts, int]] = (),
         failed: Sequence[Failed] = (),
         max_deliveries: int = 0,
+        late: bool = False,
     ) -> list[Receipts]:
         """See `Store.settle`."""
-        return await self._store.settle(source.group, done, again, unsent, member, failed, max_deliveries)
+        return await self._store.settle(source.group, done, again, unsent, member, failed, max_deliveries, late)
 
     async def return_leases(self, source: Source, receipts: Sequence[Receipts]) -> None:
         """Make leased messages available again that no client got. The lease does not count as a delivery."""

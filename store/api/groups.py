@@ -184,11 +184,13 @@ class GroupStore(Protocol):
         member: bytes = b"",
         failed: Sequence[Failed] = (),
         max_deliveries: int = 0,
+        late: bool = False,
     ) -> list[Receipts]:
         """Settle leased messages. Messages in `done` are finished. Those in `again` come again after a delay in ms: 0
         gives a message back, and a longer delay extends its lease. Those in `unsent` reached no consumer: they come
         again after the delay, and the delivery does not count. Those in `failed` become dead letters if they were
-        delivered `max_deliveries` times (0: as configured). Otherwise they come again after the delay.
+        delivered `max_deliveries` times (0: as configured). Otherwise they come again after the delay. `late`: the
+        record starts no flush for 0.1 s, but joins the next one.
 
         Returns the receipts that were stale: their messages are finished or leased out again. Waits while the store is
         busy. Raises `StoreError`, and some messages may have been settled then; ValueError for a delay that is negative

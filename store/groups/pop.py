@@ -170,10 +170,11 @@ class GroupService:
         member: bytes = b"",
         failed: Sequence[Failed] = (),
         max_deliveries: int = 0,
+        late: bool = False,
     ) -> list[Receipts]:
         """See `store.api.GroupStore.settle`."""
         if not again and not unsent and not failed:
-            return await self._settle(group, LeaseSettlement(done), member)
+            return await self._settle(group, LeaseSettlement(done), member, late)
         now = self._clock()
         is_back = False
         postponed: list[tuple[Receipts, int, bool]] = []
@@ -198,7 +199,7 @@ class GroupService:
             _check_ms(later)
             is_back |= later == 0
         settlement = LeaseSettlement(done, postponed, [(receipts, now + later) for receipts, later in unsent], dead)
-        stale = await self._settle(group, settlement, member)
+        stale = await self._settle(group, settlement, member, late)
         if is_back and not self.owners.is_empty:
             self._notify_back(group)
         return stale
@@ -212,14 +213,16 @@ class GroupService:
             raise ValueError("a dead letter cannot become one again")
         return await self._settle(group, LeaseSettlement(dead=[(each, reason, b"") for each in receipts]), member)
 
-    async def _settle(self, group: bytes, settlement: LeaseSettlement, member: bytes) -> list[Receipts]:
+    async def _settle(
+        self, group: bytes, settlement: LeaseSettlement, member: bytes, late: bool = False
+    ) -> list[Receipts]:
         """Append a settlement. Returns the stale receipts once it is committed."""
         while True:
             if group in self._locks:
                 await self._unlocked(group)
             answer: _Answer = self._loop.create_future()
             try:
-                decision = self._append_settled(group, settlement, member, answer)
+                decision = self._append_settled(group, settlement, member, answer, late)
             except StoreBusy:
                 await asyncio.sleep(_BUSY_S)
                 continue
@@ -227,7 +230,7 @@ class GroupService:
             return decision.stale
 
     def _append_settled(
-        self, group: bytes, settlement: LeaseSettlement, member: bytes, answer: _Answer | None
+        self, group: bytes, settlement: LeaseSettlement, member: bytes, answer: _Answer | None, late: bool = False
     ) -> SettleDecision:
         """Decide and append; `answer` gets the outcome, at once if all receipts are stale. Raises `StoreError`."""
         decision = SettleDecision(self._uncommitted, group, settlement, member)
@@ -235,7 +238,7 @@ class GroupService:
             decision.decide()
             touched = decision.touched()
             if touched:
-                self._append(group, decision.frames(), touched, self._offer, answer)
+                self._append(group, decision.frames(), touched, self._offer_later if late else self._offer, answer)
         except BaseException:
             decision.undo()
             raise

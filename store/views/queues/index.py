@@ -32,6 +32,8 @@ _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
 ENDS: Final = b"e"  # ends of queues, as of the newest generation that was dropped
 _OLDEST_KEY: Final = b"moldest"
 _NEAR: Final = 8  # entries of a queue that are read one by one before seeking the last
+_KEPT: Final = 4 << 20  # bytes of entries that were read last, one for each queue
+_Entry = tuple[int, int, bytes]  # generation, first offset, references
 
 
 def index_key(generation: int, digest: bytes, first: int) -> bytes:
@@ -57,11 +59,14 @@ def at_time(reference: bytes, store_time: int) -> bytes:
 class Index:
     """The index as of the last checkpoint. `oldest` and `newest` bound the generations that can have entries."""
 
-    __slots__ = ("_database", "_generation_bytes", "begin", "newest", "oldest")
+    __slots__ = ("_database", "_generation_bytes", "_kept", "_kept_bytes", "begin", "newest", "oldest")
 
     def __init__(self, database: Database, begin: int, position: int, generation_bytes: int) -> None:
         self._database = database
         self._generation_bytes = generation_bytes
+        # By digest. Readers go on where they were, mostly within one entry. An entry never changes.
+        self._kept: dict[bytes, _Entry] = {}
+        self._kept_bytes = 0
         self.begin = begin  # of the log
         self.newest = position // generation_bytes
         oldest = database.get(_OLDEST_KEY)
@@ -78,9 +83,12 @@ class Index:
 
     def references(self, digest: bytes, offset: int, limit: int) -> bytes:
         """Up to `limit` packed references from `offset` on; fewer at the end of what is in RocksDB."""
-        found = self._entry(digest, offset)
-        if found is None:
-            return b""
+        found = self._kept.get(digest)
+        if found is None or not found[1] <= offset < found[1] + len(found[2]) // REFERENCE:
+            found = self._entry(digest, offset)
+            if found is None:
+                return b""
+            self._keep(digest, found)
         generation, first, refs = found
         pieces = [refs[(offset - first) * REFERENCE : (offset - first + limit) * REFERENCE]]
         count = len(pieces[0]) // REFERENCE
@@ -166,8 +174,24 @@ class Index:
         ranges = [(by_generation(view, generation), by_generation(view, generation + 1)) for view in VIEWS]
         self._database.delete_ranges(ranges, _OLDEST_KEY, (generation + 1).to_bytes(4, "big"))
         self.oldest = generation + 1
+        self._forget()
 
-    def _entry(self, digest: bytes, offset: int) -> tuple[int, int, bytes] | None:
+    def _keep(self, digest: bytes, entry: _Entry) -> None:
+        """Keep the entry that was read last of a queue, in place of an older one."""
+        old = self._kept.pop(digest, None)
+        self._kept_bytes += len(entry[2]) - (0 if old is None else len(old[2]))
+        if self._kept_bytes > _KEPT:
+            self._forget()
+            if len(entry[2]) > _KEPT:
+                return
+            self._kept_bytes = len(entry[2])
+        self._kept[digest] = entry
+
+    def _forget(self) -> None:
+        self._kept.clear()
+        self._kept_bytes = 0
+
+    def _entry(self, digest: bytes, offset: int) -> _Entry | None:
         """(generation, first offset, references) of the last entry that begins at or before `offset`."""
         for generation in range(self.newest, self.oldest - 1, -1):
             row = self._database.last_queue_row(index_key(generation, digest, offset))

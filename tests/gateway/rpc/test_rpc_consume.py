@@ -110,6 +110,52 @@ async def test_a_batch_settles_the_one_before(call: Any, engine: Engine) -> None
     assert await unfinished(engine) == 2
 
 
+@pytest.mark.parametrize(
+    ("member_of", "asked", "late"),
+    [
+        ({}, {"wants": True}, True),
+        ({}, {}, False),  # the client waits for the answer
+        ({"ordered": True}, {"wants": True}, False),  # the next message of the key waits for the record
+        ({}, {"wants": True, "again": 1}, False),
+    ],
+)
+async def test_acknowledgements_that_nobody_waits_for_start_no_flush(
+    call: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch, member_of: dict[str, Any], asked: Any, late: bool
+) -> None:
+    given: list[bool] = []
+    monkeypatch.setattr(engine, "settle", noting_late(engine.settle, given))
+    await call.write(request(1, member=member(**member_of), wants=True))
+    first, second = leases_of(await call.read()).values()
+    again = [pb.Postponed(run=run_of(second), delay_ms=0)] if asked.pop("again", 0) else []
+    await call.write(request(2, [first], again=again, **asked))
+    await until(lambda: given == [late])
+
+
+async def test_a_stream_with_many_unanswered_settlements_starts_a_flush(
+    call: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bool] = []
+
+    async def settle(*arguments: Any) -> None:
+        given.append(arguments[-1])
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(engine, "settle", settle)
+    await call.write(request(1, member=member(max_records=1), wants=True))
+    for number in range(2, 5):
+        (lease,) = leases_of(await call.read()).values()
+        await call.write(request(number, [lease], wants=True))
+    await until(lambda: given == [True, False, False])  # of the four that may be unanswered one may be late
+
+
+def noting_late(settle: Any, given: list[bool]) -> Any:
+    async def noted(*arguments: Any) -> Any:
+        given.append(arguments[-1])
+        return await settle(*arguments)
+
+    return noted
+
+
 async def test_settlements_are_answered_in_order_with_their_errors(call: Any) -> None:
     await call.write(request(1, member=member(), wants=True))
     leases = list(leases_of(await call.read()).values())

@@ -65,6 +65,23 @@ async def test_an_early_lease_is_committed_by_itself_in_a_moment(bench: Bench):
     assert await bench.lag() == {Q: (0, 2, 2, 2)}
 
 
+async def test_a_late_settlement_joins_the_next_flush(bench: Bench):
+    await bench.fill(4)
+    leased = receipts(await bench.pop(records=2))
+    with flushes(bench, 1):
+        settling = asyncio.create_task(bench.engine.settle(b"g", leased, late=True))
+        await turns()
+        assert payloads((await bench.pop()).runs) == numbers(2, 3)
+        assert await settling == []
+    assert await bench.lag() == {Q: (2, 4, 2, 2)}
+
+
+async def test_a_late_settlement_is_committed_by_itself_in_a_moment(bench: Bench):
+    await bench.fill(2)
+    assert await bench.engine.settle(b"g", receipts(await bench.pop()), late=True) == []
+    assert await bench.lag() == {Q: (2, 2, 0, 0)}
+
+
 async def test_the_start_of_a_group_is_committed_before_its_first_answer(bench: Bench):
     await bench.fill(2)
     with flushes(bench, 1):
