@@ -89,7 +89,7 @@ def _open(
     """`founded`: the copy is new. Raises `StoreError` for any damage."""
     with ExitStack() as undo:
         config = as_made(config, meta)
-        segments = Segments(folder.log, config.segment_size, disk)
+        segments = Segments(folder.log, config.segment_size, disk, is_copy=True)
         undo.callback(segments.close)
         segments.load()
         forget_reclaimed(segments)

@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _READS: Final = 4  # parts at a time
-_ZEROS: Final = bytes(1 << 20)
 
 
 class Reach(Protocol):
@@ -209,11 +208,9 @@ def _writer(disk: Disk, fd: int, data: bytes, at: int) -> Callable[[], None]:
 
 
 def _end_file(disk: Disk, fd: int, length: int, size: int) -> None:
-    """Write zeros up to the size, and sync."""
-    while length < size:
-        piece = min(len(_ZEROS), size - length)
-        disk.write(fd, memoryview(_ZEROS)[:piece], length)
-        length += piece
+    """Reserve room up to the size, and sync."""
+    if length < size:
+        disk.reserve(fd, size)
     disk.sync(fd)
     os.fsync(fd)  # its size, too
 

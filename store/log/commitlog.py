@@ -18,8 +18,11 @@ is answered and no later batch is folded. So those who publish wait for those wh
 
 An append without a waiting caller (`offer_later`) starts no flush for a while and joins the next one.
 
-The batches of a shared log are sealed here, and decided elsewhere (`decide`) before the flush thread writes them. A log
-that follows gets batches that are decided (`apply`).
+The batches of a shared log are sealed here, and decided elsewhere (`decide`) before the flush thread writes them. What
+is decided is durable, so it is folded and answered while the thread writes it. A decision is much dearer than a flush,
+and an append of a gateway has records of many clients. So records are counted there, and not appends, and a batch waits
+for them no longer than the last decision took (decisions/0043). A log that follows gets batches that are decided
+(`apply`).
 
 Messages are refused when too many bytes wait, or when they would wait for longer than `max_wait_ms`
 (`store.log.wait_limit`): a publisher should hear of a slow disk in time. What was accepted is not refused later,
@@ -47,8 +50,9 @@ logger = logging.getLogger(__name__)
 # Decides that a shared log goes on with sealed bytes at a position. Raises `StoreClosed` if this log may not go on.
 Decide = Callable[[int, bytes], Awaitable[None]]
 
-MANY: Final = 16  # appends in the last flush from which flushes are spaced
+MANY: Final = 16  # appends in the last flush, or records in the last decision, from which flushes are spaced
 LARGE: Final = 128 << 10  # bytes that start a flush at once
+LARGE_DECISION: Final = 512 << 10  # bytes that start a decision at once
 SMALL: Final = 32 << 10  # bytes of a flush from which on the flush thread seals it, beside the loop
 PATIENCE_S: Final = 0.1  # how long an append without a waiting caller starts no flush
 _KIND: Final = 11  # where a frame has its kind
@@ -91,13 +95,13 @@ def refusal(
 class PendingAppend:
     """One append, whose frames share an answer."""
 
-    __slots__ = ("done", "frames", "is_late", "size")
+    __slots__ = ("done", "frames", "size", "weight")
 
-    def __init__(self, frames: list[bytes], size: int, done: Done, is_late: bool) -> None:
+    def __init__(self, frames: list[bytes], size: int, done: Done, weight: int) -> None:
         self.frames = frames
         self.size = size  # bytes
         self.done = done
-        self.is_late = is_late  # no caller waits for it
+        self.weight = weight  # for the pace of flushes: one, or its records; 0: no caller waits for it
 
 
 class Flush:
@@ -106,7 +110,7 @@ class Flush:
     __slots__ = ("appends", "batches", "error", "folded", "positions", "prepared")
 
     def __init__(self, appends: list[PendingAppend], prepared: PreparedWrite | None = None) -> None:
-        self.appends = appends  # none: a sync
+        self.appends = appends  # none: a sync, or with batches a write that nobody waits for
         self.prepared = prepared  # None: the flush thread seals
         self.batches: list[SealedBatch] = []  # before the thread has the flush: those that are sealed and decided
         self.folded: int = 0  # of these batches
@@ -114,12 +118,12 @@ class Flush:
         self.error: Exception | None = None
 
 
-def _eager(appends: list[PendingAppend]) -> int:
-    """How many of these appends have a waiting caller."""
-    count = 0
+def _weight(appends: list[PendingAppend]) -> int:
+    """What these appends weigh."""
+    weight = 0
     for pending in appends:
-        count += not pending.is_late
-    return count
+        weight += pending.weight
+    return weight
 
 
 class CommitLog:
@@ -151,6 +155,9 @@ class CommitLog:
         self._on_fail = on_fail
         self._decide = decide
         self._deciding: asyncio.Task[None] | None = None
+        self._decided_end = writer.position  # where the next batch is sealed for, if batches are decided
+        self._is_writing_behind = False  # the thread writes a batch that is folded already, or right now
+        self._syncs = 0  # that the thread has, or whose end the loop has not heard of
         self._max_record = config.max_record
         self._max_pending = config.max_pending_bytes
         self._waits = WaitLimit(config.max_wait_ms, config.max_pending_bytes, config.batch_bytes)
@@ -172,9 +179,10 @@ class CommitLog:
         self._last_start = 0.0  # of a flush
         self._last_end = 0.0
         self._flush_size = 0  # bytes of the last flush
-        self._eager = 0  # appends in `_appends` with a waiting caller
-        self._last_count = 0  # appends in the last flush with a waiting caller
-        self._enough = MANY  # appends with a waiting caller that start the next flush at once
+        self._eager = 0  # what `_appends` weigh
+        self._last_count = 0  # what the last flush weighed
+        self._enough = MANY  # what starts the next flush at once
+        self._large = LARGE if decide is None else LARGE_DECISION
         self._late_at = 0.0  # when appends without a waiting caller start a flush; 0: `_appends` has none
         self._idle: asyncio.Future[None] | None = None  # done when everything is flushed
         self._error: StoreError | None = None  # why appends are refused: closing, or failed
@@ -195,16 +203,18 @@ class CommitLog:
 
         Accepted appends are committed in the order of the calls. If one fails, all later ones fail too.
         """
-        error = self._accept(frames, done, False)
+        weight = 1 if self._decide is None or len(frames) < 2 else len(frames) - 1  # less the one of its producer
+        error = self._accept(frames, done, weight)
         if error is not None:
             return error
-        self._eager += 1
-        self._call(self._eager >= self._enough or self._eager == 1)
+        is_first = not self._eager
+        self._eager += weight
+        self._call(is_first or self._eager >= self._enough)
         return None
 
     def offer_later(self, frames: list[bytes], done: Done) -> StoreError | None:
         """`offer` an append without a waiting caller: it joins the next flush, which starts within `PATIENCE_S`."""
-        error = self._accept(frames, done, True)
+        error = self._accept(frames, done, 0)
         if error is not None:
             return error
         if not self._late_at:
@@ -213,9 +223,9 @@ class CommitLog:
         return None
 
     def _call(self, is_worth: bool) -> None:
-        """Call `_tick` soon. If a delayed call is set, leave it unless `is_worth` or there are `LARGE` bytes."""
+        """Call `_tick` soon. If a delayed call is set, leave it unless `is_worth` or there are many bytes."""
         if self._timer is not None:
-            if not is_worth and self._waiting_bytes < LARGE:
+            if not is_worth and self._waiting_bytes < self._large:
                 return
             self._timer.cancel()
             self._timer = None
@@ -223,7 +233,7 @@ class CommitLog:
             self._scheduled = True
             self._loop.call_soon(self._tick)
 
-    def _accept(self, frames: list[bytes], done: Done, is_late: bool) -> StoreError | None:
+    def _accept(self, frames: list[bytes], done: Done, weight: int) -> StoreError | None:
         size = 0
         for frame in frames:
             size += len(frame)
@@ -231,7 +241,7 @@ class CommitLog:
         error = self._error or refusal(frames, size, pending, self._max_pending, self._waits, self._max_record)
         if error is not None:
             return error
-        self._appends.append(PendingAppend(frames, size, done, is_late))
+        self._appends.append(PendingAppend(frames, size, done, weight))
         self.pending_bytes = pending + size
         self._waiting_bytes += size
         return None
@@ -240,7 +250,8 @@ class CommitLog:
         """Write and fold a batch that is sealed and decided, and call `done`. One at a time, and without appends."""
         assert not self._is_busy()
         size = len(batch.data)
-        flush = Flush([PendingAppend([], size, done, False)])
+        self._writer.store_time = max(self._writer.store_time, batch.store_time)
+        flush = Flush([PendingAppend([], size, done, 0)])
         flush.batches.append(batch)
         self.pending_bytes += size
         self._last_start = self._loop.time()
@@ -290,7 +301,7 @@ class CommitLog:
             return
         now = self._loop.time()
         at = self._starts_at()
-        if now < at and self._waiting_bytes < LARGE and self._idle is None:
+        if now < at and self._waiting_bytes < self._large and self._idle is None:
             self._timer = self._loop.call_at(at, self._tick)
         else:
             self._start(now)
@@ -304,7 +315,10 @@ class CommitLog:
         if self._last_count < MANY:
             at = self._last_start + self._config.commit_delay_ms / 1000
         else:
-            at = self._last_end + self._config.spacing_ms / 1000
+            spacing = self._config.spacing_ms / 1000
+            if self._decide is not None:
+                spacing = min(spacing, self._last_end - self._last_start)
+            at = self._last_end + spacing
         return min(at, self._late_at) if self._late_at else at
 
     def _start(self, now: float) -> None:
@@ -318,7 +332,7 @@ class CommitLog:
         self._waiting_bytes -= size
         self._last_start = now
         self._flush_size = size
-        self._last_count = _eager(appends)
+        self._last_count = _weight(appends)
         self._eager -= self._last_count
         if not waiting:
             self._late_at = 0.0
@@ -348,18 +362,36 @@ class CommitLog:
             self._jobs.put(flush)
 
     async def _hand_over_decided(self, flush: Flush, decide: Decide) -> None:
-        """Seal a flush, have its batches decided, and give it to the flush thread then."""
+        """Seal a flush, have its batches decided, and give it to the flush thread then.
+
+        It is folded without waiting for the thread if that has nothing else to do. So a sync is behind all that is
+        folded before it ends, and only the last batch of the tail cache may be folded and not in its segment.
+        """
         try:
             frames = [f for pending in flush.appends for f in pending.frames]
-            batches, flush.positions = self._writer.seal(frames, self._config.max_batch_bytes)
+            batches, flush.positions = self._writer.seal(frames, self._decided_end, self._config.max_batch_bytes)
             for batch in batches:
                 await decide(batch.position, batch.data)
+                self._decided_end = batch.position + len(batch.data)
         except Exception as error:  # noqa: BLE001  its appends have to be answered
             flush.error = error
             self._on_flushed(flush)
             return
         flush.batches = batches
-        self._jobs.put(flush)
+        if self._is_writing_behind or self._syncs or len(batches) != 1 or not self._writer.is_open_at(batches[0]):
+            self._jobs.put(flush)
+            return
+        written = Flush([])
+        written.batches = batches
+        self._is_writing_behind = True
+        self._jobs.put(written)
+        self._on_flushed(flush)
+
+    def _on_written_behind(self, written: Flush) -> None:
+        self._is_writing_behind = False
+        if written.error is not None:
+            self.fail(written.error)
+        self._check_idle()
 
     def _on_written(self) -> None:
         """The write that `_direct` was given has ended."""
@@ -399,7 +431,7 @@ class CommitLog:
                 flush.batches.append(flush.prepared.batch)
                 flush.positions = flush.prepared.positions
             # After a flush of many: all that are likely to be there before the next one.
-            self._enough = MANY if self._last_count < MANY else self._eager + _eager(flush.appends)
+            self._enough = MANY if self._last_count < MANY else self._eager + _weight(flush.appends)
         if self._unfinished is not None:
             self._behind = flush
             return
@@ -480,7 +512,7 @@ class CommitLog:
             appends, back = appends[:half], appends[half:]
             self._appends.extendleft(reversed(back))
             self._waiting_bytes += sum(pending.size for pending in back)
-            self._eager += _eager(back)
+            self._eager += _weight(back)
             self._in_flight = True
             if self._decide is not None:
                 self._deciding = self._loop.create_task(self._hand_over_decided(Flush(appends), self._decide))
@@ -492,11 +524,18 @@ class CommitLog:
 
     def sync(self) -> None:
         """Sync after the running flush, then call `on_sync`. Do not call this again before that."""
+        self._syncs += 1
         self._jobs.put(Flush([]))
 
     def _sync(self) -> None:
         self._sync_timer = None
-        self._jobs.put(Flush([]))
+        self.sync()
+
+    def _on_synced(self, error: Exception | None) -> None:
+        self._syncs -= 1
+        if error is not None:
+            self.fail(error)
+        self._on_sync()
 
     def _check_idle(self) -> None:
         if self._idle is not None and not self._is_busy() and not self._idle.done():
@@ -504,7 +543,13 @@ class CommitLog:
 
     def _is_busy(self) -> bool:
         """Whether appends are not flushed, or not answered."""
-        return self._in_flight or self._unfinished is not None or self._behind is not None or bool(self._appends)
+        return (
+            self._in_flight
+            or self._is_writing_behind
+            or self._unfinished is not None
+            or self._behind is not None
+            or bool(self._appends)
+        )
 
     def _run(self) -> None:
         """The main function of the flush thread."""
@@ -531,10 +576,10 @@ class CommitLog:
                 failure = flush.error = error
             if flush.appends:
                 self._loop.call_soon_threadsafe(self._on_flushed, flush)
+            elif flush.batches:
+                self._loop.call_soon_threadsafe(self._on_written_behind, flush)
             else:
-                if flush.error is not None:
-                    self._loop.call_soon_threadsafe(self.fail, flush.error)
-                self._loop.call_soon_threadsafe(self._on_sync)
+                self._loop.call_soon_threadsafe(self._on_synced, flush.error)
         try:
             if failure is None:
                 writer.sync()

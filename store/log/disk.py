@@ -119,20 +119,46 @@ class Disk:
         The zeros are written and not a hole: overwriting them later changes no metadata, so a flush is one write. They
         bypass the page cache. An unfinished file is removed, because others may need its space.
         """
+        return self._create(path, lambda fd: self._write_zeros(fd, size, is_stopped))
+
+    def create_reserved(self, path: Path, size: int) -> None:
+        """Create the file `path` durably with room for `size` bytes, which are read as zeros. Nothing is written where
+        the file system can reserve room.
+
+        Writing it later changes metadata, so it is for files that are synced seldom.
+        """
+
+        def fill(fd: int) -> bool:
+            self.reserve(fd, size)
+            return True
+
+        self._create(path, fill)
+
+    def reserve(self, fd: int, size: int) -> None:
+        """Have a file take `size` bytes on disk. What it does not have yet is read as zeros, and is seldom written."""
+        os.posix_fallocate(fd, 0, size)
+
+    def _write_zeros(self, fd: int, size: int, is_stopped: Callable[[], bool]) -> bool:
+        self.write_past_cache(fd)
+        done = 0
+        while done < size:
+            if is_stopped():
+                return False
+            piece = min(len(_ZEROS), size - done)
+            self.write(fd, memoryview(_ZEROS)[:piece], done)
+            done += piece
+            if done % (_SYNC_EVERY << 20) == 0:
+                self.sync(fd)
+        return True
+
+    def _create(self, path: Path, fill: Callable[[int], bool]) -> bool:
+        """Create a file durably. Removes it, and returns False, if `fill` does."""
         unfinished = path.with_suffix(".new")
         fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
-            self.write_past_cache(fd)
-            done = 0
-            while done < size:
-                if is_stopped():
-                    unfinished.unlink()
-                    return False
-                piece = min(len(_ZEROS), size - done)
-                self.write(fd, memoryview(_ZEROS)[:piece], done)
-                done += piece
-                if done % (_SYNC_EVERY << 20) == 0:
-                    self.sync(fd)
+            if not fill(fd):
+                unfinished.unlink()
+                return False
             os.fsync(fd)
         except OSError as error:
             unfinished.unlink()

@@ -89,8 +89,7 @@ class LogReader:
         """The frames of packed references, from `first` on, that one read of a segment covers, and how many they
         are."""
         position = _position(refs, first)
-        segment_end = self._segments.base_of(position) + self._segments.size
-        stop, begin, end = record.read_span(refs, first, segment_end, _GAP, _SMALL)
+        stop, begin, end = record.read_span(refs, first, self._limit(position), _GAP, _SMALL)
         if end - begin > _SMALL:
             return await self._in_thread(refs, first, without)
         data: bytes | memoryview | None = self._cached(begin, end - begin)
@@ -104,22 +103,29 @@ class LogReader:
     async def _in_thread(self, refs: bytes, first: int, without: int) -> tuple[bytes, int]:
         """The next frames of packed references, at least one and about `_SPAN` bytes, and how many they are."""
         position = _position(refs, first)
-        frames, found = await self._away(position, self._pick_slowly, refs, first, without)
+        limit = self._limit(position)
+        frames, found = await self._away(position, self._pick_slowly, refs, first, without, limit)
         if not found:
             raise self._corrupt(position)
         return frames, found
 
-    def _pick_slowly(self, refs: bytes, first: int, without: int) -> tuple[bytes, int]:
-        """Read frames of one segment up to the first that is damaged or cannot be read. Raises OSError."""
+    def _limit(self, position: int) -> int:
+        """Where a read of the segment of `position` has to end: behind it, or before what is in the tail cache. The
+        last batch there may not be in the segment yet."""
+        segment_end = self._segments.base_of(position) + self._segments.size
+        return self._tail.begin if position < self._tail.begin < segment_end else segment_end
+
+    def _pick_slowly(self, refs: bytes, first: int, without: int, limit: int) -> tuple[bytes, int]:
+        """Read frames of one segment before `limit`, up to the first that is damaged or cannot be read. Raises
+        OSError."""
         count = len(refs) // REFERENCE
         base = self._segments.base_of(_position(refs, first))
-        segment_end = base + self._segments.size
         pieces: list[bytes] = []
         size, i = 0, first
         fd = self._segments.open(base)
         try:
-            while i < count and size < _SPAN and base <= _position(refs, i) < segment_end:
-                stop, begin, end = record.read_span(refs, i, segment_end, _GAP_IN_THREAD, _SPAN)
+            while i < count and size < _SPAN and base <= _position(refs, i) < limit:
+                stop, begin, end = record.read_span(refs, i, limit, _GAP_IN_THREAD, _SPAN)
                 data = self._segments.disk.read(fd, end - begin, begin - base)
                 frames, found = record.pick(data, begin, refs, i, stop, without)
                 pieces.append(frames)

@@ -34,6 +34,7 @@ class Segments:
         "_descriptors",
         "_forgotten",
         "_holes",
+        "_is_copy",
         "_lock",
         "_preparing",
         "_stopped",
@@ -47,10 +48,12 @@ class Segments:
         "size",
     )
 
-    def __init__(self, folder: Path, size: int, disk: Disk) -> None:
+    def __init__(self, folder: Path, size: int, disk: Disk, is_copy: bool = False) -> None:
+        """`is_copy`: others have the log too, so it is synced seldom, and new segments are not filled with zeros."""
         self.folder = folder
         self.size = size
         self.disk = disk
+        self._is_copy = is_copy
         self.bases: list[int] = []
         self.damaged = NO_RANGES
         self.removed = NOTHING_REMOVED
@@ -268,7 +271,10 @@ class Segments:
                 self._preparing = None
 
     def _make(self, base: int) -> None:
-        if not self.disk.create_zeroed(self.folder / segment_name(base), self.size, self._stopped.is_set):
+        path = self.folder / segment_name(base)
+        if self._is_copy:
+            self.disk.create_reserved(path, self.size)
+        elif not self.disk.create_zeroed(path, self.size, self._stopped.is_set):
             raise StoreClosed("closing")
         with self._lock:
             self.bases.insert(bisect_right(self.bases, base), base)

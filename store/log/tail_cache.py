@@ -35,6 +35,11 @@ class TailCache:
             del self._batches[: self._first]
             self._first = 0
 
+    @property
+    def begin(self) -> int:
+        """Position of the oldest batch that is kept; -1 if there is none."""
+        return self._positions[self._first] if self._positions else -1
+
     def find(self, position: int) -> tuple[int, bytes] | None:
         """(position, data) of the batch with the byte at `position`; None if it is not here."""
         at = bisect_right(self._positions, position) - 1

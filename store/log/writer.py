@@ -134,8 +134,8 @@ class Writer:
         self.position += len(write.batch.data)
         self.durable = self.position
 
-    def seal(self, frames: list[bytes], most: int) -> tuple[list[SealedBatch], list[int]]:
-        """Seal frames for a shared log into batches of at most `most` bytes, which no frame exceeds.
+    def seal(self, frames: list[bytes], end: int, most: int) -> tuple[list[SealedBatch], list[int]]:
+        """Seal frames for a shared log that ends at `end` into batches of at most `most` bytes, which no frame exceeds.
 
         Nothing is written: `apply` does that with each batch, when it is decided. Returns the batches and each frame's
         position. Raises `RecordInvalid` when one is not an unsealed frame.
@@ -145,7 +145,7 @@ class Writer:
         sizes = list(map(len, frames))
         batches: list[SealedBatch] = []
         positions: list[int] = []
-        first, end = 0, self.position
+        first = 0
         while first < len(frames):
             position, next_base = end, segments.base_of(end) + segments.size
             if next_base - end < sizes[first]:
@@ -162,12 +162,15 @@ class Writer:
         return batches, positions
 
     def apply(self, batch: SealedBatch) -> None:
-        """Write a sealed batch that is decided and continues the log. Raises OSError."""
+        """Write a sealed batch that is decided and continues the log. Raises OSError. Meanwhile the loop may seal."""
         self._enter(len(batch.data))  # the next segment, if its writer began that one with the batch
         if self.position != batch.position:
             raise StoreError(f"a batch for position {batch.position} came to a log that goes on at {self.position}")
-        self.store_time = max(self.store_time, batch.store_time)
         self._put_batch(batch)
+
+    def is_open_at(self, batch: SealedBatch) -> bool:
+        """Whether a sealed batch continues the segment that is open."""
+        return batch.position == self.position and self._segments.base_of(batch.position) == self._base
 
     def sync(self) -> None:
         """Make all written bytes durable."""
@@ -192,8 +195,9 @@ class Writer:
             self.close()
             self._fd, self._base = fd, base
             self.position = max(self.position, base)
-            kept = (self.position - base) % PAGE
-            self._pages.begin(self.disk.read(fd, kept, self.position - base - kept))
+            if self._policy != "shared":
+                kept = (self.position - base) % PAGE
+                self._pages.begin(self.disk.read(fd, kept, self.position - base - kept))
             if self._policy == "fsync":
                 self.disk.write_past_cache(fd)
         else:
@@ -241,7 +245,10 @@ class Writer:
 
     def _put_batch(self, batch: SealedBatch) -> None:
         data = batch.data
-        self._pages.write(data, self.position - self._base, self._put)
+        if self._policy == "shared":  # the pages of a reserved segment are not read before they are written
+            self.disk.write(self._fd, data, self.position - self._base)
+        else:
+            self._pages.write(data, self.position - self._base, self._put)
         if self._policy == "fsync":
             self.durable = self.position + len(data)
         self.position += len(data)

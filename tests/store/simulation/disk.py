@@ -224,6 +224,9 @@ class SimulatedDisk(Disk):
         self.sync_folder(path.parent)
         return True
 
+    def create_reserved(self, path: Path, size: int) -> None:
+        self.create_zeroed(path, size, lambda: False)
+
     def flip(self, path: Path, offset: int, bit: int) -> None:
         """Turn one bit of a file around, for good. The same again mends it."""
         with path.open("r+b") as file:
