@@ -9,7 +9,7 @@ from typing import Final
 from sluice.demo.ports import lasting_ports
 from sluice.demo.process import ChildProcess, DemoError
 
-_READY_SECONDS: Final = 60  # on a busy machine
+_READY_SECONDS: Final = 180  # on a busy machine
 _SEGMENT_SIZE: Final = 4 << 20  # bytes; small, so that a run of the demo fills several segments
 _FRONTS: Final = ("mqtt", "ws", "grpc", "http")
 

@@ -60,7 +60,7 @@ async def found(path: Path, config: StoreConfig, log: SharedLog, node: str, disk
     store.meta = msgspec.structs.replace(meta, log_id=founded.log_id, shared=True)
     await store.start()
     try:
-        return await _found(store, opened, path, log, founded, SnapshotWriter(log, node, clock))
+        return await _found(store, opened, path, log, founded, SnapshotWriter(log, node, clock, rest=0.0))
     finally:
         opened.views.slots_at = None
         await store.close()

@@ -46,7 +46,7 @@ T = TypeVar("T")
 # Name, inode, size and time of a table → digests and lengths of its parts.
 _Tables = dict[tuple[str, int, int, int], list[tuple[bytes, int]]]
 
-_REST: Final = 1.0  # the pause after a part, as a multiple of its time
+REST: Final = 1.0  # the pause of a node after a part, as a multiple of its time
 _VERIFIED: Final = 8 << 20  # bytes of the log that are verified in one turn of the thread
 _TRIES: Final = 5  # of the manifest, whose answer may be lost
 
@@ -63,10 +63,12 @@ class _Base:
 class SnapshotWriter:
     """Writes snapshots, one at a time."""
 
-    def __init__(self, log: SharedLog, node: str, clock: Clock) -> None:
+    def __init__(self, log: SharedLog, node: str, clock: Clock, rest: float) -> None:
+        """rest: the pause after a part, as a multiple of its time."""
         self._log = log
         self._node = node
         self._clock = clock
+        self._rest = rest
         self._tables: _Tables = {}
 
     async def write(self, local: LocalStore, path: Path, before: Numbered | None, number: int) -> Numbered | None:
@@ -81,7 +83,8 @@ class SnapshotWriter:
         folder = await _in_thread(staging.__enter__)
         try:
             await local.stage(folder)
-            return await _Writing(self._log, self._node, self._clock, self._tables, folder, local, number).write(before)
+            writing = _Writing(self._log, self._node, self._clock, self._rest, self._tables, folder, local, number)
+            return await writing.write(before)
         finally:
             await _in_thread(lambda: staging.__exit__(None, None, None))
 
@@ -94,6 +97,7 @@ class _Writing:
         log: SharedLog,
         node: str,
         clock: Clock,
+        rest: float,
         tables: _Tables,
         folder: Path,
         local: LocalStore,
@@ -102,6 +106,7 @@ class _Writing:
         self._log = log
         self._node = node
         self._clock = clock
+        self._rest = rest
         self._tables = tables
         self._folder = folder
         self._meta = local.meta
@@ -162,7 +167,7 @@ class _Writing:
             position, goes_on = await _in_thread(_batch_reader(batches, position))
             if not goes_on and position < end:
                 raise LogCorrupt(segment_name(segments.base_of(position)), position, "damaged record")
-            await asyncio.sleep(_REST * (loop.time() - began))
+            await asyncio.sleep(self._rest * (loop.time() - began))
 
     async def _segment(self, segments: Segments, base: int, end: int) -> SnapshotFile:
         """A segment up to `end`. What the snapshot before has of it cannot have changed, and is not read."""
@@ -226,7 +231,7 @@ class _Writing:
             await self._log.put_object(part.name, data)
             self._there.add(part.name)
             self._written += len(data)
-            await asyncio.sleep(_REST * (loop.time() - began))
+            await asyncio.sleep(self._rest * (loop.time() - began))
         return part
 
     async def _manifest(self, history: History, begin: int, contents: Contents) -> Manifest:

@@ -16,7 +16,7 @@ from typing import Final
 
 from store.cluster.replica import Replica
 from store.cluster.shared_log import SharedLog, SharedLogUnavailable
-from store.cluster.snapshot_writer import SnapshotWriter
+from store.cluster.snapshot_writer import REST, SnapshotWriter
 from store.cluster.snapshots import (
     KEPT,
     Numbered,
@@ -65,7 +65,7 @@ class Upkeep:
         self._snapshot_bytes = snapshot_bytes
         self._rng = rng
         self._check_s = check_s
-        self._writer = SnapshotWriter(log, node, clock)
+        self._writer = SnapshotWriter(log, node, clock, REST)
         self._patience = self._draw()
         self._checked = 0  # the newest snapshot of those that were found to have all their parts
 

@@ -251,7 +251,7 @@ class SimulatedDisk(Disk):
         for folder in (self.root, *(path for path in self.root.rglob("*") if path.is_dir() and path.name != "views")):
             for name, inode in self._present(folder).items():
                 file = self._files.get(inode)
-                if file is None:
+                if file is None or (folder / name).is_dir():  # that has the inode of a file that is gone
                     continue
                 for write in file.unsynced:
                     self._settle(file, write, style)
