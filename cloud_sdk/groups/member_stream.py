@@ -13,6 +13,7 @@ The rules of the file:
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import grpc.aio
@@ -230,7 +231,17 @@ class MemberStream:
 
     async def _wait_for(self, answer: "asyncio.Future[Answer]", timeout: float) -> None:
         """Wait until the future has a result or an error. Without either in time, the stream counts as broken."""
-        await asyncio.wait((answer,), timeout=timeout)
+        # In place of `asyncio.wait`, which took a tenth of a member's CPU time.
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+        wake = partial(_wake, woken)
+        timer = loop.call_later(timeout, wake)
+        answer.add_done_callback(wake)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            answer.remove_done_callback(wake)
         if not answer.done():
             reason = Unavailable(f"the node did not answer within {timeout:g} s")
             if self._call is not None:
@@ -379,6 +390,11 @@ class MemberStream:
                 await asyncio.wait((self._reader,), timeout=_CLOSING_S)
             call.cancel()
             await asyncio.wait((self._reader, *self._writes), timeout=_CLOSING_S)
+
+
+def _wake(woken: "asyncio.Future[None]", _answer: object = None) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 def _fail(answer: "asyncio.Future[Answer]", reason: SluiceError) -> None:

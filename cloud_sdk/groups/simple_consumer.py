@@ -21,7 +21,7 @@ from cloud_sdk.groups.leases import Lease
 from cloud_sdk.groups.member_stream import MemberStream
 from cloud_sdk.lifetime.closing import Closable, create_closing_task, wait_for_close
 from cloud_sdk.lifetime.open_resources import OpenResources
-from cloud_sdk.message import Message
+from cloud_sdk.message import Message, RecordFields
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import NodeConnection
 
@@ -37,6 +37,14 @@ class Delivery(Message):
     _consumer: "SimpleConsumer"
     deliveries: int  # how often the message was leased out, to any member, this time included
     dead_letter: DeadLetter | None  # where it came from and why, if `Client.dead_letters` receives it
+
+    def __init__(
+        self, fields: RecordFields, partition: int, offset: int, deliveries: int, consumer: "SimpleConsumer"
+    ) -> None:
+        super().__init__(fields, partition, offset)
+        self.deliveries = deliveries
+        self.dead_letter = None
+        self._consumer = consumer
 
     @property
     def lease(self) -> Lease:
@@ -246,13 +254,12 @@ class SimpleConsumer(Closable):
         # The node's clock started a network hop earlier.
         self._buffer_until = received.time + _SAFE_SHARE * self._invisible_s
         rows = iter(record.decode_all(received.frames))
-        letters = iter(received.dead_letters)
         for run in received.runs:
             partition, deliveries = run.partition, run.deliveries
-            for offset, fields in zip(range(run.offset, run.offset + run.count), rows, strict=False):
-                delivery = Delivery(fields, partition, offset)
-                delivery.deliveries = deliveries
-                delivery._consumer = self
-                letter = next(letters, None)
-                delivery.dead_letter = None if letter is None else self._dead_letter_of(letter)
-                self._buffer.append(delivery)
+            offsets = range(run.offset, run.offset + run.count)
+            self._buffer += [
+                Delivery(fields, partition, offset, deliveries, self)
+                for offset, fields in zip(offsets, rows, strict=False)
+            ]
+        for delivery, letter in zip(self._buffer, received.dead_letters, strict=False):
+            delivery.dead_letter = self._dead_letter_of(letter)
