@@ -8,6 +8,6 @@ Packages, in the order in which a published message meets them:
 * `session` is one client's session: subscriptions, cursors and QoS exchanges. `shared` has shared subscriptions.
 * `broker` owns the sessions of a node: CONNECT, SUBSCRIBE, wills, checkpoints and client ownership.
 * `topics` reads the names that begin with `$`. `auth` checks credentials and rules.
-* `rpc`, `rocketmq` and `http` are the other fronts. `admin` answers the operator's commands.
+* `rpc`, `rocketmq` and `http` are the other fronts. `management` carries out what operators ask, over gRPC and HTTP.
 * `config` is the typed configuration, `observe` counts and logs, `node` puts a process together.
 """

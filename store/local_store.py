@@ -140,6 +140,14 @@ class LocalStore(Queries):
     def on_commit(self, listener: CommitListener, parts: int = EVERY_COMMIT) -> Listening:
         return self._listeners.add(listener, parts)
 
+    def segments(self) -> list[tuple[int, int]]:
+        """The position of each segment's first byte, and its bytes on disk."""
+        return [(base, self._segments.size_on_disk(base)) for base in self._segments.bases]
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """The damaged ranges [begin, end) of the log that reads skip."""
+        return list(self._segments.damaged)
+
     def stats(self) -> StoreStats:
         places, size = self._segments.damaged.size(self._views.begin)
         free_bytes = self._segments.free_bytes()

@@ -16,6 +16,7 @@ from store.api import (
     Bounds,
     ChildPage,
     Chunk,
+    DeadLetter,
     Fetched,
     Found,
     GroupQueueState,
@@ -211,6 +212,17 @@ class Queries:
         pops = self._views.pops
         names = pops.page(after, limit)
         return [GroupState(group, [self._group_queue(*state) for state in pops.queue_states(group)]) for group in names]
+
+    def dead_letters(self, queue: bytes, offset: int, count: int) -> list[DeadLetter]:
+        """Where the messages at `count` offsets of a dead-letter queue came from. They must be readable."""
+        return self._views.dead_letters.find(queue, offset, count)
+
+    def unfinished(self, group: bytes, queue: bytes, first: int, count: int) -> list[bool]:
+        """Whether each message at `count` offsets from `first` on is not finished for the group."""
+        leases = self._views.pops.find(group, queue)
+        if leases is None:
+            return [True] * count
+        return [at >= leases.next or leases.deliveries_of(at) > 0 for at in range(first, first + count)]
 
     async def transient_shares(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[bytes]]]:
         return list(islice(self._views.shares.with_transient(after), limit))

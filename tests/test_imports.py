@@ -39,7 +39,7 @@ GATEWAY_FLOORS = (
     ("auth", "session"),
     ("connection", "delivery", "http", "rpc", "shared"),
     ("broker", "listen", "rocketmq"),
-    ("admin",),
+    ("management",),
     ("node",),
 )
 # The packages and modules of store/, likewise.

@@ -93,6 +93,13 @@ class Authority:
             identity.changes = changes
         return True
 
+    async def has_rule(self, user_name: bytes, name: bytes, publishes: bool) -> bool:
+        """Whether a rule allows a user to publish to a topic, or to subscribe to a filter: no default counts. Raises
+        StoreError."""
+        permissions = (await self._rule_book(user_name)).permissions(b"", False)
+        assert permissions is not None  # without a default, some things are not allowed
+        return permissions.may_publish(name) if publishes else permissions.may_subscribe(name)
+
     async def may_send_will(self, will: StoredWill) -> bool:
         """Whether the current rules allow a will that is to be sent. Raises StoreError."""
         if will.is_account and await self._store.user(will.user_name) is None:

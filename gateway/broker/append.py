@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from gateway.observe.throttled_log import log_failure
@@ -15,11 +15,11 @@ _BUSY_SECONDS: Final = 0.1  # until a busy store is tried again
 _SIZE: Final = 1 << 20  # bytes of a session's records in one append, unless one record is larger
 
 
-async def append(store: LogStore, frames: list[bytes]) -> None:
-    """Append records and wait for the commit. Raises StoreError."""
+async def append(store: LogStore, frames: list[bytes]) -> Sequence[int]:
+    """Append records and wait for the commit. Returns their positions. Raises StoreError."""
     if not frames:
-        return
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return ()
+    future: asyncio.Future[Sequence[int]] = asyncio.get_running_loop().create_future()
 
     def done(appended: Appended) -> None:
         if future.done():
@@ -27,10 +27,10 @@ async def append(store: LogStore, frames: list[bytes]) -> None:
         if appended.error is not None:
             future.set_exception(appended.error)
         else:
-            future.set_result(None)
+            future.set_result(appended.positions)
 
     store.append(frames, done)
-    await future
+    return await future
 
 
 class LastRecords:

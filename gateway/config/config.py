@@ -41,6 +41,7 @@ _SERVICE_VARIABLE = re.compile(
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")  # the value of SLUICE_PORT, or of SLUICE_MQTT_PORT
 
 
+DEFAULT = "default"  # the source of a setting that nobody has set
 _A_LIST = "a list (in the environment as JSON)"
 _WORDS: dict[object, str] = {
     bool: "true or false",
@@ -214,6 +215,8 @@ class Config:
     split: SplitConfig = field(default_factory=SplitConfig)
     store: StoreSettings = field(default_factory=StoreSettings)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    # Where each setting that is not a default comes from, by dotted path. No setting itself.
+    sources: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def http_host(self) -> str:
@@ -261,6 +264,7 @@ def keys() -> list[str]:
     return [
         f"{top.name}.{leaf.name}" if leaf is not None else top.name
         for top in dataclasses.fields(Config)
+        if top.name != "sources"
         for leaf in (dataclasses.fields(_nested(top.name)) if _nested(top.name) is not None else (None,))
     ]
 
@@ -297,6 +301,7 @@ def _set(config: Config, key: str, value: object, source: str, names: list[str] 
     if is_listed and isinstance(value, str) and not value.startswith("["):
         value = [each.strip() for each in value.split(",")]
     setattr(target, leaf, _convert(key, value, kind, source))
+    config.sources[key] = source
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.auth.authority import Authority
-from gateway.auth.callers import Callers
+from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.config.config import HttpConfig
 from gateway.http.cluster_state import ClusterState
@@ -24,7 +24,7 @@ from store.api import LogStore
 from store.errors import StoreError
 
 _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
-_MAX_BODY: Final = 64 * 1024  # bytes of a request
+_MAX_BODY: Final = 1 << 20  # bytes of a request
 
 
 class HttpPages:
@@ -41,7 +41,7 @@ class HttpPages:
         cluster: ClusterState | None = None,
     ) -> None:
         """sources, admissions, calls: see `gateway.http.metrics`. auth: of callers of `/metrics`."""
-        self._authority = authority
+        self.authority = authority
         self._callers = Callers(authority, "http", auth)
         self._store = store
         self._cluster = cluster
@@ -71,15 +71,16 @@ class HttpPages:
             return refusal
         return _metrics(self._registry)
 
-    async def _refusal(self, request: web.Request) -> web.Response | None:
-        """Answer 401 without authentication, 403 if rules do not allow to subscribe to $SYS/#. None: it is allowed."""
-        name = request.get_extra_info("peername", ("", 0))
+    async def identify(self, request: web.Request) -> Caller:
+        """Authenticate a request. Raises ClientRefused and StoreError."""
         certificate = request.get_extra_info("peercert")
         shown = name_in(certificate, "cn") if certificate else None
+        return await self._callers.identify(request.headers.get("Authorization"), shown, source_of(request))
+
+    async def _refusal(self, request: web.Request) -> web.Response | None:
+        """Answer 401 without authentication, 403 if rules do not allow to subscribe to $SYS/#. None: it is allowed."""
         try:
-            caller = await self._callers.identify(
-                request.headers.get("Authorization"), shown, address_text(name[0], name[1])
-            )
+            caller = await self.identify(request)
         except ClientRefused as refused:
             status = 429 if refused.reason is ReasonCode.CONNECTION_RATE_EXCEEDED else 401
             headers = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'} if status == 401 else None
@@ -92,7 +93,7 @@ class HttpPages:
 
 
 class HttpFront:
-    """Listens for people and scrapers. It answers with `pages`.
+    """Listens for people and scrapers. It answers with `pages`. Others may add routes to `app` before the start.
 
     A node of a cluster has none while it has no log that can be read. `/metrics` has the facts of `/health` then, and
     like that asks nobody who they are: the log has the users.
@@ -108,8 +109,9 @@ class HttpFront:
             self._without_log.register(ClusterCollector(cluster))
         self._certificates: Certificates | None = None
         self._server = BoundedHttp(_MAX_BODY, _MAX_CONNECTIONS, backlog=128)
-        self._server.app.router.add_get("/health", self._health)
-        self._server.app.router.add_get("/metrics", self._metrics)
+        self.app = self._server.app
+        self.app.router.add_get("/health", self._health)
+        self.app.router.add_get("/metrics", self._metrics)
 
     async def start(self, host: str, port: int) -> int:
         """Listen. Returns the bound port. Raises OSError, and TlsError when the certificate cannot be used."""
@@ -147,6 +149,12 @@ class HttpFront:
         if self._without_log is not None:
             return _metrics(self._without_log)
         return web.Response(status=503, text="the node has no log yet")
+
+
+def source_of(request: web.Request) -> str:
+    """The address that a request comes from."""
+    host, port = request.get_extra_info("peername", ("", 0))[:2]
+    return address_text(host, port)
 
 
 def _metrics(registry: CollectorRegistry) -> web.Response:

@@ -4,14 +4,17 @@ leader."""
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import grpc
 import msgspec
+from google.protobuf.json_format import ParseDict
 
-from gateway.admin.queries import AdminQueries, WrongRequest
+from gateway.management.proto import management_pb2 as pb
+from gateway.management.rights import Manager
+from gateway.rpc.status import RequestError
 from store.cluster.clustered_store import ClusteredStore, LogState
 from store.cluster.member import NodeNameTaken, NotLeading, Role
 from store.cluster.shared_log import SharedLogUnavailable
@@ -24,6 +27,9 @@ _ASKED_S: Final = 5.0  # for the shared log's answer
 _HANDED_S: Final = 45.0  # for another node to lead, and for this one to have read so far; less than a command waits
 
 
+_RATE: Final = 100  # devices a second, unless the order has another rate
+
+
 class DrainOrder(msgspec.Struct, frozen=True):
     """How a node is drained."""
 
@@ -31,8 +37,9 @@ class DrainOrder(msgspec.Struct, frozen=True):
     services_s: int  # that cloud services have to go by themselves
 
 
-class ClusterMember(AdminQueries):
-    """One node of a cluster. Implements `gateway.http.cluster_state.ClusterState`."""
+class ClusterMember:
+    """One node of a cluster. Implements `gateway.http.cluster_state.ClusterState`, and the service `Cluster` of the
+    management surface."""
 
     def __init__(
         self,
@@ -73,10 +80,6 @@ class ClusterMember(AdminQueries):
         if claim.node == self._name:
             return "", "it begins to lead"
         return claim.address, f"node {claim.node} leads"
-
-    @property
-    def queries(self) -> Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]]:
-        return {"status": self._status, "lead": self._lead, "drain": self._drain}
 
     async def successor(self) -> str:
         """The node that takes over soonest if this one leads no more: of those that answer and miss nothing, the one
@@ -144,20 +147,16 @@ class ClusterMember(AdminQueries):
 
     # --- sluice cluster
 
-    async def _status(self, body: dict[str, Any]) -> dict[str, Any]:
-        """`{"digest", "position"}` → the facts, and under `others` those of other nodes. With `digest` the digest of
-        this node's views at `position`, or at its end. `shared_log`: the first slot that is there and the newest
-        snapshot, if the shared log answers."""
-        status = self._about()
+    async def get_cluster(self, request: pb.GetClusterRequest, _manager: Manager) -> pb.ClusterStatus:
+        reply = pb.ClusterStatus(node=_node_of(self._about()))
         with suppress(SharedLogUnavailable, TimeoutError):
             async with asyncio.timeout(_ASKED_S):
-                status["shared_log"] = _facts_of(await self._store.log_state())
-        status["others"] = await self._ask_others()
-        if body.get("digest"):
-            position = body.get("position")
-            at, digest = await self._store.digest(None if position is None else int(position))
-            status |= {"digest": digest.hex(), "digest_at": at}
-        return status
+                reply.shared_log.CopyFrom(_facts_of(await self._store.log_state()))
+        reply.others.extend(map(_node_of, await self._ask_others()))
+        if request.digest or request.HasField("position"):
+            at, digest = await self._store.digest(request.position if request.HasField("position") else None)
+            reply.digest, reply.digest_at = digest.hex(), at
+        return reply
 
     def _about(self) -> dict[str, Any]:
         claim, engine = self._store.leader, self._store.engine
@@ -192,21 +191,31 @@ class ClusterMember(AdminQueries):
             return {"address": address, "trouble": str(error)}
         return about
 
-    async def _drain(self, body: dict[str, Any]) -> dict[str, Any]:
-        """`{"node", "rate", "services_s"}` → `{}` when that node has given up leading and begins to send its clients to
-        other nodes; without `rate`, when it serves clients again."""
-        node = str(body["node"])
+    async def drain_node(self, request: pb.DrainNodeRequest, _manager: Manager) -> pb.DrainNodeReply:
+        """Returns when the node has given up leading and begins to send its clients to other nodes."""
+        order = {"rate": request.rate or _RATE, "services_s": request.services_s}
+        await self._order(request.node, order)
+        return pb.DrainNodeReply()
+
+    async def undrain_node(self, request: pb.UndrainNodeRequest, _manager: Manager) -> pb.UndrainNodeReply:
+        """Returns when the node serves clients again."""
+        await self._order(request.node, {})
+        return pb.UndrainNodeReply()
+
+    async def _order(self, node: str, order: dict[str, int]) -> None:
+        """Have a node carry out an order. Raises `RequestError` and `StoreError`."""
+        body = json.dumps(order).encode()
         if node == self._name:
-            await self.carry_out(json.dumps(body).encode())
-            return {}
+            await self.carry_out(body)
+            return
         for other in await self._ask_others():
             if other.get("node") == node:
-                await ask_to_drain(str(other["address"]), self._credentials, json.dumps(body).encode())
-                return {}
-        raise WrongRequest(f"no node {node} answers")
+                await ask_to_drain(str(other["address"]), self._credentials, body)
+                return
+        raise _wrong(f"no node {node} answers")
 
     async def carry_out(self, order: bytes) -> None:
-        """Drain this node, or not, as `_drain` of a node was asked. Raises `StoreError`."""
+        """Drain this node; without a rate in the order, drain it no more. Raises `StoreError`."""
         body = json.loads(order)
         if body.get("rate") is None:
             self.is_drained = False
@@ -221,30 +230,30 @@ class ClusterMember(AdminQueries):
                 await self._store.hand_over(node)
         self._drain_node(wanted)
 
-    async def _lead(self, body: dict[str, Any]) -> dict[str, Any]:
-        """`{"node"}` → `{"leader"}` when that node leads."""
-        node = str(body["node"])
+    async def change_leader(self, request: pb.ChangeLeaderRequest, _manager: Manager) -> pb.ChangeLeaderReply:
+        """Returns when the node leads."""
+        node = request.node
         leader = self._store.leader
         if leader is None or self._store.role is not Role.LEADER:
             who = "no node leads" if leader is None else f"node {leader.node} leads: give this command there"
-            raise WrongRequest(f"this node does not lead; {who}")
+            raise _wrong(f"this node does not lead; {who}")
         if node == self._name:
-            return {"leader": node}
+            return pb.ChangeLeaderReply(leader=node)
         others = {str(other["node"]): other["trouble"] for other in await self._ask_others() if "node" in other}
         if wrong := others.get(node, f"the nodes that answer are {', '.join(sorted(others)) or 'none'}"):
-            raise WrongRequest(f"node {node} cannot lead: {wrong}")
+            raise _wrong(f"node {node} cannot lead: {wrong}")
         await self._store.hand_over(node)
         with suppress(TimeoutError):
             async with asyncio.timeout(_HANDED_S):
                 while (leader := self._store.leader) is None or self._store.role is Role.LEADER:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         if leader is None or leader.node != node:
-            raise WrongRequest(
+            raise _wrong(
                 f"node {node} did not take over, is it there? {leader.node} leads"
                 if leader is not None
                 else f"node {node} did not take over, and no node leads yet"
             )
-        return {"leader": node}
+        return pb.ChangeLeaderReply(leader=node)
 
 
 def _clients_of(figures: Mapping[bytes, Mapping[str, int]]) -> dict[str, dict[str, int] | None]:
@@ -262,16 +271,33 @@ def _clients_of(figures: Mapping[bytes, Mapping[str, int]]) -> dict[str, dict[st
     return clients
 
 
-def _facts_of(log: LogState) -> dict[str, Any]:
-    facts: dict[str, Any] = {"begin": log.begin, "snapshot": None}
+def _wrong(text: str) -> RequestError:
+    return RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
+
+
+def _node_of(about: dict[str, Any]) -> pb.ClusterNode:
+    """What a node says about itself (`ClusterMember._about`), perhaps one of another version."""
+    known = pb.ClusterNode.DESCRIPTOR.fields_by_name
+    fields = {name: value for name, value in about.items() if name in known}
+    clients = dict(about.get("clients") or {})
+    fields["clients"] = [
+        {"node": node, "is_known": counts is not None, **(counts or {})} for node, counts in sorted(clients.items())
+    ]
+    return ParseDict(fields, pb.ClusterNode())
+
+
+def _facts_of(log: LogState) -> pb.SharedLog:
+    facts = pb.SharedLog(begin=log.begin)
     if log.snapshot is not None:
         manifest = log.snapshot.manifest
-        facts["snapshot"] = {
-            "number": log.snapshot.number,
-            "slot": manifest.slot,
-            "position": manifest.position,
-            "node": manifest.node,
-            "time_ms": manifest.time_ms,
-            "bytes": manifest.size,
-        }
+        facts.snapshot.CopyFrom(
+            pb.LogSnapshot(
+                number=log.snapshot.number,
+                slot=manifest.slot,
+                position=manifest.position,
+                node=manifest.node,
+                time_ms=manifest.time_ms,
+                bytes=manifest.size,
+            )
+        )
     return facts

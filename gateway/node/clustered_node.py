@@ -15,16 +15,20 @@ from typing import Final, cast
 
 import msgspec
 
-from gateway.admin.socket import AdminFront
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
 from gateway.config.store import store_config
 from gateway.http.front import HttpFront, HttpPages
+from gateway.management.admin_socket import AdminSocket
+from gateway.management.areas import Areas, areas_of
+from gateway.management.http_api import HttpApi
+from gateway.management.storage import Storage
+from gateway.management.surface import Management
 from gateway.net.bind import check_host
 from gateway.node.cluster_member import ClusterMember, DrainOrder
 from gateway.node.ports import Ports
 from gateway.node.served_store import ServedStore
-from gateway.node.services import warn_of_open_ports
+from gateway.node.services import manager_of, rpc_limits, warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials, store_credentials
 from store.api import Store
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
@@ -54,6 +58,8 @@ class ClusteredStoreNode:
         self._served: ServedStore | None = None  # while this node leads
         self._followed: LocalStore | None = None  # what HTTP shows while it does not
         self._authority: Authority | None = None  # of that
+        self._management = Management()
+        self._areas: Areas = {}  # of the store, or the copy, that `_management` serves
         self._changed = asyncio.Event()  # the role
         self._let_go = asyncio.Event()  # no front uses an engine, or a copy
         self._let_go.set()
@@ -84,7 +90,9 @@ class ClusteredStoreNode:
         self._listener = StoreListener(RemoteConfig(), member.leader, member.status, member.carry_out)
         self._resume_drain()
         self._http = HttpFront(config.http, member)
-        self._admin = AdminFront(config.data_dir, member)
+        HttpApi(self._management, manager_of(self._http)).add_to(self._http.app)
+        self._management.serve({"Cluster": member})
+        self._admin = AdminSocket(config.data_dir, self._management)
         try:
             await self._admin.start()
             http = await self._http.start(config.http_host, config.http.port)
@@ -234,7 +242,7 @@ class ClusteredStoreNode:
                 engine, served.authority, served.figures, list, config.http.auth, lambda: None, self._member
             )
             await self._http.show(pages)
-            self._admin.serve(engine, served.sessions)
+            self._manage(areas_of(engine, served.sessions, rpc_limits(config), config, self.reload))
             await served.begin()
             if self._store is not None and self._store.engine is engine:
                 served.serve(self._listener)
@@ -245,12 +253,18 @@ class ClusteredStoreNode:
     async def _end_service(self) -> None:
         """End all that uses the engine."""
         self._listener.serve(None)
-        self._admin.serve_copy(None)
+        self._manage({})
         await self._http.show(None)
         if self._served is not None:
             await self._served.stop()
         self._served = None
         self._let_go.set()
+
+    def _manage(self, areas: Areas) -> None:
+        """Serve these services of the management surface, and no others of a store."""
+        self._management.end(self._areas)
+        self._areas = areas
+        self._management.serve(areas)
 
     async def _show(self, local: LocalStore | None) -> None:
         """Show the copy of a follower over HTTP and to the gateways of this node, or nothing."""
@@ -261,7 +275,7 @@ class ClusteredStoreNode:
             self._authority.stop()
             self._authority = None
         self._followed = local
-        self._admin.serve_copy(local)
+        self._manage({} if local is None else {"Storage": Storage(local, self.config, self.reload)})
         self._listener.serve_copy(local)
         if local is None:
             if self._served is None:

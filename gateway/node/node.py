@@ -41,6 +41,7 @@ class Node:
             self._sessions,
             partial(device_messages, self.counters),
             lambda: {"": devices.figures()},
+            self.reload,
             lambda: devices.front.admissions,
         )
         try:

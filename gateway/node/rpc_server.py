@@ -12,6 +12,8 @@ from gateway.auth.access_keys import AccessKeys
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.config.config import GrpcConfig
+from gateway.management.grpc_api import handlers
+from gateway.management.surface import Management
 from gateway.net.descriptors import room_for_services
 from gateway.net.weighted import Weighted, in_any_order
 from gateway.rocketmq.access import refusal_reply
@@ -43,10 +45,13 @@ class RpcServer:
         shares_port: bool = False,
         traffic: Callable[[], int] = int,
         services: Callable[[], Sequence[Weighted]] = list,
+        management: Management | None = None,
     ) -> None:
         """shares_port: with other processes of the node. traffic: a number that grows with each message of a device.
-        services: addresses of nodes' ports that clients may use; none: those that they use."""
+        services: addresses of nodes' ports that clients may use; none: those that they use.
+        management: that this port serves as well."""
         self._services = services
+        self._management = management
         self._config = config or GrpcConfig()
         self._authority = authority
         self._callers: Callers | None = None
@@ -106,6 +111,8 @@ class RpcServer:
         )
         add_SluiceServicer_to_server(self._service, server)
         add_MessagingServiceServicer_to_server(self._rocket, server)
+        if self._management is not None:
+            server.add_generic_rpc_handlers(tuple(handlers(self._management, self._authority)))
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if certificates is None:

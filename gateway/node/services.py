@@ -1,15 +1,22 @@
 """The fronts for services and people: gRPC in every process, HTTP and the administration socket beside the store."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from gateway.admin.sessions import SessionDirectory
-from gateway.admin.socket import AdminFront
+from aiohttp import web
+
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
-from gateway.http.front import HttpFront, HttpPages
+from gateway.http.front import HttpFront, HttpPages, source_of
 from gateway.http.metrics import Figures
+from gateway.management.admin_socket import AdminSocket
+from gateway.management.areas import areas_of
+from gateway.management.clients import SessionDirectory
+from gateway.management.cluster import NoCluster
+from gateway.management.http_api import HttpApi, Identify
+from gateway.management.rights import Manager, RemoteManager
+from gateway.management.surface import Management
 from gateway.net.admission import Admission
 from gateway.net.bind import check_host
 from gateway.net.proxy_protocol import address_text
@@ -18,6 +25,7 @@ from gateway.node.rpc_server import RpcServer
 from gateway.rpc.limits import RpcLimits
 from store.api import Store
 from store.engine import Engine
+from store.errors import StoreClosed
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +43,19 @@ class Services:
         sessions: SessionDirectory,
         traffic: Callable[[], int],
         sources: Callable[[], Mapping[str, Figures]],
+        reload: Callable[[], Awaitable[None]],
         admissions: Callable[[], Sequence[Admission]] = list,
     ) -> None:
-        """traffic: see `RpcServer`. sources, admissions: see `gateway.http.metrics`."""
+        """reload: reads the certificates of the process again. traffic: see `RpcServer`. sources, admissions: see
+        `gateway.http.metrics`."""
         self._config = config
         own = [(config.grpc.advertise, 1)] if config.grpc.advertise else []
-        self.rpc = rpc_server(engine, authority, config, traffic, lambda: own)
+        management = Management()
+        management.serve({**areas_of(engine, sessions, rpc_limits(config), config, reload), "Cluster": NoCluster()})
+        self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management)
         self.http = HttpFront(config.http)
-        self.admin = AdminFront(config.data_dir)
-        self.admin.serve(engine, sessions)
+        HttpApi(management, manager_of(self.http)).add_to(self.http.app)
+        self.admin = AdminSocket(config.data_dir, management)
         self._engine = engine
         self._authority = authority
         self._sources = sources
@@ -85,17 +97,35 @@ def rpc_server(
     config: Config,
     traffic: Callable[[], int],
     services: Callable[[], Sequence[Weighted]],
+    management: Management | None = None,
 ) -> RpcServer | None:
-    """The gRPC server of a process; None if it has none. traffic, services: see `RpcServer`."""
+    """The gRPC server of a process; None if it has none. traffic, services, management: see `RpcServer`."""
     if config.grpc.port < 0:
         return None
+    limits, share = rpc_limits(config), config.split.share_ports
+    return RpcServer(store, authority, limits, config.grpc, share, traffic, services, management)
+
+
+def rpc_limits(config: Config) -> RpcLimits:
+    """The limits of cloud services."""
     mqtt = config.mqtt
-    limits = RpcLimits(
+    return RpcLimits(
         max_user_properties=mqtt.max_user_properties,
         max_topic_length=mqtt.max_topic_length,
         max_topic_levels=mqtt.max_topic_levels,
     )
-    return RpcServer(store, authority, limits, config.grpc, config.split.share_ports, traffic, services)
+
+
+def manager_of(http: HttpFront) -> Identify:
+    """Tells who calls the management surface over HTTP."""
+
+    async def identify(request: web.Request) -> Manager:
+        pages = http.pages
+        if pages is None:
+            raise StoreClosed("this node has no log that can be read now, and knows no users without it")
+        return RemoteManager(pages.authority, await pages.identify(request), source_of(request))
+
+    return identify
 
 
 async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:

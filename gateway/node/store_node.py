@@ -35,7 +35,7 @@ class StoreNode:
         self._listener = StoreListener(RemoteConfig())
         engine.on_commit(self._on_messages, MESSAGES)
         self._services = Services(
-            engine, served.authority, config, served.sessions, lambda: self._commits, served.figures
+            engine, served.authority, config, served.sessions, lambda: self._commits, served.figures, self.reload
         )
         try:
             await self._services.admin.start()

@@ -14,7 +14,7 @@ from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.mqtt.reasons import ReasonCode
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.reply_budget import LARGE, ReplyBudgets
+from gateway.rpc.reply_budget import LARGE, MANAGEMENT, ReplyBudgets
 from gateway.rpc.rights import PREFIX, Rights
 from gateway.rpc.status import UNREADABLE, RequestError, abort
 from gateway.rpc.visibility import CALLER, REVOKED
@@ -145,7 +145,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         if caller.permissions is not None or caller.is_revoked:
             await self._rights.require(caller, method, request)
         CALLER.set(caller)
-        if method in LARGE:
+        if method in LARGE or method.startswith(MANAGEMENT):
             self._budgets.open(context)
         return caller
 

@@ -27,6 +27,7 @@ LARGE: Final = frozenset(
         "/apache.rocketmq.v2.MessagingService/ReceiveMessage",
     )
 )
+MANAGEMENT: Final = "/sluice.management.v1."  # and all of the management surface
 
 
 class _Connection:

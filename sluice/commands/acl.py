@@ -5,7 +5,7 @@ import sys
 from typing import Final
 
 from sluice.console.command import Arguments, CommandError, Subparsers, add_actions, declare, print_result
-from sluice.node import admin
+from sluice.node import management
 
 EXAMPLE: Final = "sluice acl set --user alice 'allow both home/%u/#' 'allow subscribe public/#'"
 DENIED: Final = 3  # exit code of check
@@ -21,7 +21,7 @@ def add(subparsers: Subparsers) -> None:
     text += " %%c stands for the client id and %%u for the user name (default: one rule per line of standard input)"
     setting.add_argument("rules", nargs="*", metavar="RULE", help=text)
     _add_user(declare(actions, "remove", "remove the rules of a user", "sluice acl remove --everybody", _remove))
-    admin.add_arguments(declare(actions, "list", "list all rules", "sluice acl list", _list))
+    management.add_arguments(declare(actions, "list", "list all rules", "sluice acl list", _list))
     example = "sluice acl check --user alice --client-id sensor-7 publish home/alice/temp"
     about = f"check whether the rules allow an action on a topic (exit code {DENIED}: denied)"
     checking = declare(actions, "check", about, example, _check)
@@ -32,7 +32,7 @@ def add(subparsers: Subparsers) -> None:
     checking.add_argument("--client-id", default="", metavar="CLIENT", help="the client id (default: empty)")
     text = "the listener's answer when no rule matches (default: deny)"
     checking.add_argument("--default", choices=("allow", "deny"), default="deny", help=text)
-    admin.add_arguments(checking)
+    management.add_arguments(checking)
 
 
 def _add_user(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def _add_user(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--user", metavar="NAME", help="the user to whom the rules apply")
     text = "rules for every user; they apply after the user's own rules"
     group.add_argument("--everybody", action="store_true", help=text)
-    admin.add_arguments(parser)
+    management.add_arguments(parser)
 
 
 def _set(arguments: Arguments) -> int:
@@ -57,8 +57,11 @@ def _remove(arguments: Arguments) -> int:
 def _replace(arguments: Arguments, rules: list[str]) -> int:
     if arguments.user == "":
         raise CommandError("the user name must not be empty")
-    answer = admin.ask(arguments.data_dir, "acl-set", {"user": arguments.user or "", "rules": rules})
-    if rules and not answer["is_user"]:
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.SetRulesRequest(user=arguments.user or "", rules=rules)
+    answer = management.ask(arguments, "SetRules", request, pb.SetRulesReply)
+    if rules and not answer.is_user:
         _warn(arguments)
     count = "1 rule" if len(rules) == 1 else f"{len(rules) or 'no'} rules"
     facts = {"user": arguments.user, "rules": rules}
@@ -73,22 +76,28 @@ def _warn(arguments: Arguments) -> None:
 
 
 def _list(arguments: Arguments) -> int:
-    for row in admin.pages(arguments.data_dir, "acl-list", "acl"):
-        text = "\n".join([f"{row['user'] or _EVERYBODY}:", *(f"  {rule}" for rule in row["rules"])])
-        print_result(arguments, {**row, "user": row["user"] or None}, text)
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    with management.connect(arguments) as link:
+        for row in management.pages(link, "ListRules", pb.ListRulesRequest(), pb.ListRulesReply, 1000, "rules"):
+            text = "\n".join([f"{row.user or _EVERYBODY}:", *(f"  {rule}" for rule in row.rules)])
+            print_result(arguments, {"user": row.user or None, "rules": list(row.rules)}, text)
     return 0
 
 
 def _check(arguments: Arguments) -> int:
-    body = {
-        "user": arguments.user,
-        "client_id": arguments.client_id,
-        "action": arguments.does,
-        "topic": arguments.topic,
-        "default": arguments.default == "allow",
-    }
-    answer = admin.ask(arguments.data_dir, "acl-check", body)
-    if not answer["is_user"]:
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.CheckRulesRequest(
+        user=arguments.user,
+        client_id=arguments.client_id,
+        does=arguments.does.upper(),
+        topic=arguments.topic,
+        by_default=arguments.default == "allow",
+    )
+    answer = management.ask(arguments, "CheckRules", request, pb.CheckRulesReply)
+    if not answer.is_user:
         _warn(arguments)
-    print_result(arguments, answer, f"{'allowed' if answer['allowed'] else 'denied'}: {answer['because']}")
-    return 0 if answer["allowed"] else DENIED
+    facts = {"allowed": answer.allowed, "because": answer.because, "is_user": answer.is_user}
+    print_result(arguments, facts, f"{'allowed' if answer.allowed else 'denied'}: {answer.because}")
+    return 0 if answer.allowed else DENIED

@@ -51,7 +51,8 @@ def run(arguments: Arguments) -> int:
 
 
 def _back_up(arguments: Arguments, progress: "ProgressLine") -> "Made":
-    from sluice.node.admin_socket import LONG_TIMEOUT, NodeLink  # noqa: PLC0415
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+    from sluice.node.http_link import HttpLink  # noqa: PLC0415
     from store.data_folder import is_data_folder  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
     from store.exports.backup import back_up_staged, back_up_stopped  # noqa: PLC0415
@@ -62,11 +63,12 @@ def _back_up(arguments: Arguments, progress: "ProgressLine") -> "Made":
     if not is_data_folder(data):
         raise StoreError(f"there is no data folder at {data}")
     options = CopyOptions(may_link=not arguments.copy, on_progress=progress.report)
-    node = NodeLink.find(data)
+    node = HttpLink.find(data)
     if node is None:
         return back_up_stopped(data, target, options)
     options.rest = REST
     with stage(data) as folder:
-        staged = Staged(**node.ask("/stage", {"name": folder.name}, LONG_TIMEOUT))
+        reply = node.call("StageStore", pb.StageStoreRequest(name=folder.name), pb.StageStoreReply)
         node.close()
+        staged = Staged(reply.begin, reply.position, reply.time_ms)
         return back_up_staged(data, folder, staged, target, options)

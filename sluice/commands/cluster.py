@@ -14,16 +14,20 @@ from sluice.console.command import (
     CommandError,
     Subparsers,
     add_actions,
+    add_data_dir,
+    add_json,
     declare,
     positive,
     print_result,
     within,
 )
+from sluice.console.facts import facts
 from sluice.console.times import format_size, format_time
-from sluice.node import admin
+from sluice.node import management
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
+    from gateway.management.proto import management_pb2 as pb
     from store.cluster.founding import Begun
 
 EXAMPLE = "sluice cluster status --data-dir /var/lib/sluice"
@@ -37,11 +41,11 @@ def add(subparsers: Subparsers) -> None:
     status.add_argument("--digest", action="store_true", help=text)
     text = "the log position of the digest (default: the end that this node knows)"
     status.add_argument("--position", type=int, metavar="POSITION", help=text)
-    admin.add_arguments(status)
+    management.add_arguments(status)
     example = "sluice cluster lead n2 --data-dir /var/lib/sluice"
     lead = declare(actions, "lead", "let another node lead; give this command at the one that leads", example, _lead)
     lead.add_argument("node", metavar="NODE", help="the name of the node that is to lead")
-    admin.add_arguments(lead)
+    management.add_arguments(lead)
     text = "send the clients of a node to other nodes, so that it can be stopped"
     example = "sluice cluster drain n1 --data-dir /var/lib/sluice"
     drain = declare(actions, "drain", text, example, _drain)
@@ -52,61 +56,72 @@ def add(subparsers: Subparsers) -> None:
     drain.add_argument("--services-after", type=within(0, 3600), default=45, metavar="SECONDS", help=text)
     text = "seconds to wait until all have left; 0: do not wait (default: 600)"
     drain.add_argument("--wait", type=within(0, 86_400), default=600, metavar="SECONDS", help=text)
-    admin.add_arguments(drain)
+    management.add_arguments(drain)
     text = "let a node that was drained serve clients again"
     undrain = declare(actions, "undrain", text, "sluice cluster undrain n1 --data-dir /var/lib/sluice", _undrain)
     undrain.add_argument("node", metavar="NODE", help="the name of the node")
-    admin.add_arguments(undrain)
+    management.add_arguments(undrain)
     text = "make a stopped node's copy of the log the folder of a single node, which goes on by itself"
     leave = declare(actions, "leave", text, "sluice cluster leave --data-dir /var/lib/sluice", _leave)
-    admin.add_arguments(leave)
+    add_data_dir(leave)
+    add_json(leave)
     text = "begin a shared log with the log of a stopped single node, whose folder stays as it is"
     example = "sluice cluster found --data-dir /var/lib/sluice.single --config /etc/sluice/sluice.toml"
     found = declare(actions, "found", text, example, _found)
     text = "the configuration of the cluster's first node; [cluster] says where the shared log is"
     found.add_argument("--config", type=Path, metavar="FILE", required=True, help=text)
-    admin.add_arguments(found)
+    add_data_dir(found)
+    add_json(found)
 
 
 def _status(arguments: Arguments) -> int:
-    body = {"digest": arguments.digest or arguments.position is not None, "position": arguments.position}
-    facts = admin.ask_node(arguments.data_dir, "/cluster/status", body, body["digest"])
-    lines = lines_of(facts) + [line for other in facts["others"] for line in lines_of(other)]
-    if "shared_log" in facts:
-        lines.append(line_of_log(facts["shared_log"]))
-    print_result(arguments, facts, "\n".join(lines))
-    return 1 if facts["trouble"] else 0
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.GetClusterRequest(digest=arguments.digest, position=arguments.position)
+    with management.connect(arguments) as link:
+        status = status_of(link.call("GetCluster", request, pb.ClusterStatus))
+    lines = lines_of(status) + [line for other in status["others"] for line in lines_of(other)]
+    if status["shared_log"] is not None:
+        lines.append(line_of_log(status["shared_log"]))
+    print_result(arguments, status, "\n".join(lines))
+    return 1 if status["trouble"] else 0
 
 
-def lines_of(facts: dict[str, Any]) -> list[str]:
+def status_of(reply: "pb.ClusterStatus") -> dict[str, Any]:
+    """What the node says about itself, and beside that what it says about others."""
+    status = facts(reply)
+    return {**status.pop("node"), **status}
+
+
+def lines_of(status: dict[str, Any]) -> list[str]:
     """What one node says; of a node that did not answer, that."""
-    if "node" not in facts:
-        return [facts["trouble"]]
-    if facts["leader"] == facts["node"]:
+    if not status["node"]:
+        return [status["trouble"]]
+    if status["leader"] == status["node"]:
         who = "leads"
-    elif facts["leader"] is not None:
-        who = f"follows {facts['leader']} at {facts['leader_address']}"
+    elif status["leader"]:
+        who = f"follows {status['leader']} at {status['leader_address']}"
     else:
         who = "follows, and no node leads"
-    where = f"epoch {facts['epoch']}, slot {facts['slot']} {facts['silence_s']} s ago, position {facts['position']}"
-    lines = [f"node {facts['node']} {who}: {where}"]
-    if facts["drained"]:
+    where = f"epoch {status['epoch']}, slot {status['slot']} {status['silence_s']} s ago, position {status['position']}"
+    lines = [f"node {status['node']} {who}: {where}"]
+    if status["drained"]:
         lines.append("  it is drained: its clients are sent to other nodes")
-    if "gateways" in facts:
-        lines.append(f"  gateways: {', '.join(facts['gateways']) or 'none'}")
-        lines += [f"  clients of {node}: {_counted(count)}" for node, count in sorted(facts["clients"].items())]
-    if "digest" in facts:
-        lines.append(f"  digest of the views at position {facts['digest_at']}: {facts['digest']}")
-    if "unreached" in facts:
-        lines.append(f"  the shared log does not answer since {facts['unreached_s']} s: {facts['unreached']}")
-    elif facts["trouble"] and not facts["drained"]:
-        lines.append(f"  {facts['trouble']}")
+    if status["role"] == "leader":
+        lines.append(f"  gateways: {', '.join(status['gateways']) or 'none'}")
+        lines += [f"  clients of {each['node']}: {_counted(each)}" for each in status["clients"]]
+    if status.get("digest"):
+        lines.append(f"  digest of the views at position {status['digest_at']}: {status['digest']}")
+    if status["unreached"]:
+        lines.append(f"  the shared log does not answer since {status['unreached_s']} s: {status['unreached']}")
+    elif status["trouble"] and not status["drained"]:
+        lines.append(f"  {status['trouble']}")
     return lines
 
 
-def line_of_log(facts: dict[str, Any]) -> str:
+def line_of_log(log: dict[str, Any]) -> str:
     """What the shared log has."""
-    begin, snapshot = facts["begin"], facts["snapshot"]
+    begin, snapshot = log["begin"], log["snapshot"]
     if snapshot is None:
         return f"the shared log begins with slot {begin}, and has no snapshot yet"
     made = datetime.fromtimestamp(snapshot["time_ms"] // 1000, UTC).isoformat().replace("+00:00", "Z")
@@ -118,25 +133,31 @@ def line_of_log(facts: dict[str, Any]) -> str:
 
 
 def _lead(arguments: Arguments) -> int:
-    facts = admin.ask_node(arguments.data_dir, "/cluster/lead", {"node": arguments.node})
-    print_result(arguments, facts, f"node {facts['leader']} leads")
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.ChangeLeaderRequest(node=arguments.node)
+    leader = management.ask(arguments, "ChangeLeader", request, pb.ChangeLeaderReply).leader
+    print_result(arguments, {"leader": leader}, f"node {leader} leads")
     return 0
 
 
-def _counted(clients: dict[str, int] | None) -> str:
-    if clients is None:
+def _counted(clients: dict[str, Any] | None) -> str:
+    if clients is None or not clients["is_known"]:
         return "not known yet"
     return f"{clients['devices']} devices, {clients['service_calls']} calls of cloud services"
 
 
 def _drain(arguments: Arguments) -> int:
-    body = {"node": arguments.node, "rate": arguments.rate, "services_s": arguments.services_after}
-    admin.ask_node(arguments.data_dir, "/cluster/drain", body)
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    order = pb.DrainNodeRequest(node=arguments.node, rate=arguments.rate, services_s=arguments.services_after)
+    management.ask(arguments, "DrainNode", order, pb.DrainNodeReply)
     until = monotonic() + arguments.wait
     told = ""
     while arguments.wait:
-        clients = clients_of(admin.ask_node(arguments.data_dir, "/cluster/status", {}), arguments.node)
-        if clients == {"devices": 0, "service_calls": 0}:
+        status = status_of(management.ask(arguments, "GetCluster", pb.GetClusterRequest(), pb.ClusterStatus))
+        clients = clients_of(status, arguments.node)
+        if clients is not None and clients["is_known"] and not clients["devices"] + clients["service_calls"]:
             break
         if told != (told := _counted(clients)) and not arguments.json:
             print(f"node {arguments.node}: {told}", file=sys.stderr)
@@ -148,17 +169,16 @@ def _drain(arguments: Arguments) -> int:
     return 0
 
 
-def clients_of(status: dict[str, Any], node: str) -> dict[str, int] | None:
+def clients_of(status: dict[str, Any], node: str) -> dict[str, Any] | None:
     """The clients of a node, as the leader knows them; None: it does not."""
-    for facts in (status, *status["others"]):
-        if "clients" in facts:
-            clients: dict[str, int] | None = facts["clients"].get(node)
-            return clients
-    return None
+    known = (each for about in (status, *status["others"]) for each in about["clients"])
+    return next((each for each in known if each["node"] == node), None)
 
 
 def _undrain(arguments: Arguments) -> int:
-    admin.ask_node(arguments.data_dir, "/cluster/drain", {"node": arguments.node})
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    management.ask(arguments, "UndrainNode", pb.UndrainNodeRequest(node=arguments.node), pb.UndrainNodeReply)
     print_result(arguments, {"node": arguments.node, "drained": False}, f"node {arguments.node} serves clients")
     return 0
 

@@ -3,10 +3,13 @@
 import getpass
 import secrets
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sluice.console.command import Arguments, CommandError, Subparsers, add_actions, declare, print_result, within
-from sluice.node import admin
+from sluice.node import management
+
+if TYPE_CHECKING:
+    from gateway.management.proto import management_pb2 as pb
 
 EXAMPLE: Final = "sluice user add alice --data-dir /var/lib/sluice"
 
@@ -24,42 +27,54 @@ def add(subparsers: Subparsers) -> None:
         if work is not _remove:
             text = "iterations of PBKDF2; more make guessing and logging in slower (default: 15000)"
             one.add_argument("--iterations", type=within(4096, 1_000_000), metavar="N", help=text)
-        admin.add_arguments(one)
+        management.add_arguments(one)
     example = "sluice user list --data-dir /var/lib/sluice --json"
-    admin.add_arguments(declare(actions, "list", "list the users", example, _list))
+    management.add_arguments(declare(actions, "list", "list the users", example, _list))
 
 
 def _add(arguments: Arguments) -> int:
-    return _set(arguments, "user-add", "added")
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.CreateUserRequest(name=arguments.name, keys=_keys(arguments))
+    management.ask(arguments, "CreateUser", request, pb.User)
+    return _done(arguments, "added")
 
 
 def _change(arguments: Arguments) -> int:
-    return _set(arguments, "user-passwd", "changed")
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.ChangePasswordRequest(name=arguments.name, keys=_keys(arguments))
+    management.ask(arguments, "ChangePassword", request, pb.User)
+    return _done(arguments, "changed")
 
 
-def _set(arguments: Arguments, question: str, done: str) -> int:
-    from gateway.admin.users_and_rules import user_name  # noqa: PLC0415
-    from gateway.auth.scram import ITERATIONS, SALT_SIZE, new_user  # noqa: PLC0415
-
-    try:
-        name = user_name(arguments.name)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    user = new_user(name, _password(), secrets.token_bytes(SALT_SIZE), arguments.iterations or ITERATIONS)
-    body = {
-        "name": arguments.name,
-        "iterations": user.iterations,
-        "salt": user.salt.hex(),
-        "stored_key": user.stored_key.hex(),
-        "server_key": user.server_key.hex(),
-    }
-    admin.ask(arguments.data_dir, question, body)
+def _done(arguments: Arguments, done: str) -> int:
     print_result(arguments, {"user": arguments.name, "done": done}, f"{done} {arguments.name}")
     return 0
 
 
+def _keys(arguments: Arguments) -> "pb.ScramKeys":
+    """The keys of the password, which is asked for. Raises `CommandError`."""
+    from gateway.auth.scram import ITERATIONS, SALT_SIZE, new_user  # noqa: PLC0415
+    from gateway.management.access import user_name  # noqa: PLC0415
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+    from gateway.rpc.status import RequestError  # noqa: PLC0415
+
+    try:
+        name = user_name(arguments.name)
+    except RequestError as error:
+        raise CommandError(str(error)) from error
+    user = new_user(name, _password(), secrets.token_bytes(SALT_SIZE), arguments.iterations or ITERATIONS)
+    return pb.ScramKeys(
+        iterations=user.iterations, salt=user.salt, stored_key=user.stored_key, server_key=user.server_key
+    )
+
+
 def _remove(arguments: Arguments) -> int:
-    count = admin.ask(arguments.data_dir, "user-remove", {"name": arguments.name})["sessions"]
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.DeleteUserRequest(name=arguments.name)
+    count = management.ask(arguments, "DeleteUser", request, pb.DeleteUserReply).sessions
     sessions = "" if not count else " with 1 session" if count == 1 else f" with {count} sessions"
     facts = {"user": arguments.name, "done": "removed", "sessions": count}
     print_result(arguments, facts, f"removed {arguments.name}{sessions}")
@@ -67,8 +82,11 @@ def _remove(arguments: Arguments) -> int:
 
 
 def _list(arguments: Arguments) -> int:
-    for row in admin.pages(arguments.data_dir, "user-list", "users"):
-        print_result(arguments, row, row["name"])
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    with management.connect(arguments) as link:
+        for row in management.pages(link, "ListUsers", pb.ListUsersRequest(), pb.ListUsersReply, 1000, "users"):
+            print_result(arguments, {"name": row.name, "iterations": row.iterations}, row.name)
     return 0
 
 

@@ -17,6 +17,8 @@ from typing import Any, Final
 from paho.mqtt.enums import MQTTProtocolVersion
 from rich.console import Console
 
+from gateway.management.proto import management_pb2 as pb
+from sluice.commands.cluster import status_of
 from sluice.console.command import CommandError
 from sluice.demo.cluster_summary import ClusterOutcome, print_summary
 from sluice.demo.engine_servers import NatsServers, SeaweedServers, ServerMissing
@@ -30,7 +32,7 @@ from sluice.demo.replay import CATCH_UP_SECONDS, DemoOptions, Replay, exit_code
 from sluice.demo.service import CloudService
 from sluice.demo.subscriber import PersistentSubscriber
 from sluice.demo.summary import ConsumerResult
-from sluice.node import admin
+from sluice.node.http_link import HttpLink
 
 _NODES: Final = 3
 _LEADER_TIMEOUT_S: Final = 3
@@ -58,10 +60,16 @@ class ClusterNode(NodeProcess):
         config.write_text("\n".join([*lines, ""]), encoding="utf-8")
         super().__init__(folder / name, folder / f"{name}.log", name, ["--config", str(config)])
 
-    def status(self, **question: object) -> dict[str, Any]:
+    def status(self, **question: Any) -> dict[str, Any]:
         """Return what `sluice cluster status` says; nothing if the node does not answer."""
         try:
-            return admin.ask_node(self.data_dir, "/cluster/status", question, is_long=bool(question))
+            link = HttpLink.find(self.data_dir)
+            if link is None:
+                return {}
+            try:
+                return status_of(link.call("GetCluster", pb.GetClusterRequest(**question), pb.ClusterStatus))
+            finally:
+                link.close()
         except CommandError:
             return {}
 

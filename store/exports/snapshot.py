@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import record
-from store.api import DeadLetter
 from store.config import StoreConfig
 from store.data_folder import is_data_folder, read_meta
 from store.errors import LogCorrupt, StoreError
@@ -81,10 +80,6 @@ class Snapshot(Queries):
     def time_ms(self) -> int:
         """Store time of the last record; 0: there is none."""
         return self._views.store_time
-
-    def dead_letters(self, queue: bytes, offset: int, count: int) -> list[DeadLetter]:
-        """Where the messages at `count` offsets of a dead-letter queue came from. They must be readable."""
-        return self._views.dead_letters.find(queue, offset, count)
 
     async def digest(self) -> bytes:
         """The digest of the views, see `store.views.digest`. It reads all rows, in a thread."""

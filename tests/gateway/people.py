@@ -1,7 +1,9 @@
 """Users and rules of a node in the test's own loop, and clients that say who they are."""
 
-from gateway.admin.users_and_rules import Administration
 from gateway.auth.scram import new_user
+from gateway.management.access import Access
+from gateway.management.proto import management_pb2 as pb
+from gateway.management.rights import SUPER_USER
 from gateway.node.node import Node
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import AUTH, CONNACK, Packet, RawClient, connect
@@ -12,20 +14,32 @@ SCRAM = b"SCRAM-SHA-256"
 ITERATIONS = 4096
 
 
-async def ask(node: Node, question: str, **body: object) -> dict[str, object]:
-    """As `sluice user` and `sluice acl` do."""
+def access(node: Node) -> Access:
+    """Users and rules, as `sluice user` and `sluice acl` change them."""
     assert node._engine is not None
-    return await Administration(node._engine, node._sessions.remove).answer(question, body)
+    return Access(node._engine, node._sessions.remove)
 
 
-async def set_user(node: Node, name: str, password: bytes, question: str = "user-add") -> None:
+def _keys(name: str, password: bytes) -> pb.ScramKeys:
     user = new_user(name.encode(), password, b"salt of " + name.encode(), ITERATIONS)
-    proofs = {key: getattr(user, key).hex() for key in ("salt", "stored_key", "server_key")}
-    await ask(node, question, name=name, iterations=ITERATIONS, **proofs)
+    return pb.ScramKeys(iterations=ITERATIONS, salt=user.salt, stored_key=user.stored_key, server_key=user.server_key)
+
+
+async def set_user(node: Node, name: str, password: bytes) -> None:
+    await access(node).create_user(pb.CreateUserRequest(name=name, keys=_keys(name, password)), SUPER_USER)
+
+
+async def change_password(node: Node, name: str, password: bytes) -> None:
+    await access(node).change_password(pb.ChangePasswordRequest(name=name, keys=_keys(name, password)), SUPER_USER)
+
+
+async def remove_user(node: Node, name: str) -> int:
+    """The number of its sessions, which are ended."""
+    return (await access(node).delete_user(pb.DeleteUserRequest(name=name), SUPER_USER)).sessions
 
 
 async def set_rules(node: Node, user: str, *rules: str) -> None:
-    await ask(node, "acl-set", user=user, rules=list(rules))
+    await access(node).set_rules(pb.SetRulesRequest(user=user, rules=rules), SUPER_USER)
 
 
 async def login(

@@ -14,6 +14,7 @@ from tests.waiting import until
 
 LEADER = {
     "node": "n1",
+    "role": "leader",
     "leader": "n1",
     "leader_address": "10.0.0.1:7071",
     "epoch": 3,
@@ -21,9 +22,13 @@ LEADER = {
     "silence_s": 0.1,
     "position": 4096,
     "trouble": "",
+    "unreached": "",
     "drained": False,
     "gateways": ["n1.g1", "n2.g1"],
-    "clients": {"n2": None, "n1": {"devices": 3, "service_calls": 1}},
+    "clients": [
+        {"node": "n1", "is_known": True, "devices": 3, "service_calls": 1},
+        {"node": "n2", "is_known": False, "devices": 0, "service_calls": 0},
+    ],
 }
 
 
@@ -34,10 +39,10 @@ def test_a_leader_and_a_follower() -> None:
         "  clients of n1: 3 devices, 1 calls of cloud services",
         "  clients of n2: not known yet",
     ]
-    assert clients_of({"others": [{"trouble": "no answer"}, LEADER]}, "n1") == {"devices": 3, "service_calls": 1}
-    assert clients_of({"others": [LEADER]}, "n2") is clients_of({"others": []}, "n1") is None
-    follower = {**LEADER, "node": "n2", "digest": "ab", "digest_at": 4096}
-    del follower["gateways"]
+    answers = {"clients": [], "others": [{"node": "", "trouble": "no answer", "clients": []}, LEADER]}
+    assert clients_of(answers, "n1") == LEADER["clients"][0]
+    assert clients_of({"clients": [], "others": []}, "n1") is None
+    follower = {**LEADER, "node": "n2", "role": "follower", "digest": "ab", "digest_at": 4096}
     follower |= {"drained": True, "trouble": "the node is drained"}
     assert lines_of(follower) == [
         "node n2 follows n1 at 10.0.0.1:7071: epoch 3, slot 9 0.1 s ago, position 4096",
@@ -47,15 +52,14 @@ def test_a_leader_and_a_follower() -> None:
 
 
 def test_what_is_the_matter() -> None:
-    alone = {**LEADER, "leader": None, "gateways": [], "clients": {}, "trouble": "no node leads"}
+    alone = {**LEADER, "role": "follower", "leader": "", "trouble": "no node leads"}
     assert lines_of(alone) == [
         "node n1 follows, and no node leads: epoch 3, slot 9 0.1 s ago, position 4096",
-        "  gateways: none",
         "  no node leads",
     ]
     away = {**alone, "unreached": "timeout", "unreached_s": 4.5}
     assert lines_of(away)[-1] == "  the shared log does not answer since 4.5 s: timeout"
-    assert lines_of({"address": "a:1", "trouble": "the node at a:1 does not answer"}) == [
+    assert lines_of({"node": "", "address": "a:1", "trouble": "the node at a:1 does not answer"}) == [
         "the node at a:1 does not answer"
     ]
 

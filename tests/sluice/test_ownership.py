@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from sluice.node.admin_socket import AdminError, NodeLink
+from sluice.node.http_link import HttpLink, ManagementError
 from store.config import StoreConfig
 from store.engine import Engine
 
@@ -47,7 +47,7 @@ def test_another_user_is_asked_to_run_the_command_as_the_nodes_user(data: Path) 
     data.chmod(0o750)
     os.seteuid(1)
     try:
-        with pytest.raises(AdminError, match="belongs to another user: run this as the node's user, or as root"):
-            NodeLink.find(data)
+        with pytest.raises(ManagementError, match="belongs to another user: run this as the node's user, or as root"):
+            HttpLink.find(data)
     finally:
         os.seteuid(0)

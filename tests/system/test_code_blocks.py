@@ -76,9 +76,9 @@ async def fill(endpoint: str) -> None:
 
 def subscriptions(node: NodeProcess) -> int:
     """How many subscriptions the connected clients have."""
-    command = [sys.executable, "-m", "sluice", "sessions", "list", "--connected", "--json"]
+    command = [sys.executable, "-m", "sluice", "client", "list", "--json"]
     listed = subprocess.run([*command, "--data-dir", node.data_dir], capture_output=True, check=True, text=True)
-    return sum(json.loads(line)["subscriptions"] for line in listed.stdout.splitlines())
+    return sum(json.loads(line)["subscription_count"] for line in listed.stdout.splitlines())
 
 
 @pytest.mark.slow

@@ -11,7 +11,19 @@ from gateway.node.node import Node
 from store.api import User
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
-from tests.gateway.people import SCRAM, ask, auth, challenged, connect_with, login, said, scram, set_rules, set_user
+from tests.gateway.people import (
+    SCRAM,
+    auth,
+    challenged,
+    change_password,
+    connect_with,
+    login,
+    remove_user,
+    said,
+    scram,
+    set_rules,
+    set_user,
+)
 from tests.gateway.raw import AUTH, CONNACK, DISCONNECT, RawClient
 from tests.gateway.scram_client import ScramClient
 from tests.waiting import until
@@ -440,9 +452,9 @@ async def test_a_user_that_changes_is_disconnected_and_no_other(node: Node, way:
     else:
         client, _ = await login(node.ports.mqtt, b"alice", b"wonderland")
     if change == "user-passwd":
-        await set_user(node, "alice", b"looking glass", change)
+        await change_password(node, "alice", b"looking glass")
     else:
-        await ask(node, change, name="alice")
+        await remove_user(node, "alice")
     assert (await client.expect(DISCONNECT)).reason == 0x98
     await client.closed()
     assert (await login(node.ports.mqtt, b"alice", b"wonderland"))[1].reason == 0x86
@@ -457,7 +469,7 @@ async def test_reauthentication_with_the_new_password_keeps_the_connection(node:
     client, _, _ = await scram(node.ports.mqtt, b"alice", b"wonderland")
     client.send(auth(0x19, SCRAM, ScramClient(b"alice", b"wonderland").first()))
     await challenged(client)
-    await ask(node, "user-remove", name="alice")
+    await remove_user(node, "alice")
     assert (await client.expect(DISCONNECT)).reason == 0x98
 
 
@@ -469,7 +481,7 @@ async def test_a_user_removed_while_it_connects(node: Node, monkeypatch: pytest.
     async def session_row(engine: object, client_id: bytes) -> object:
         if not removed.is_set():
             removed.set()
-            await ask(node, "user-remove", name="alice")
+            await remove_user(node, "alice")
         return await store_session(engine, client_id)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(node._engine), "session_row", session_row)

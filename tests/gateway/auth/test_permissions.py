@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admin.users_and_rules import parse_rule, rule_text
 from gateway.auth.permissions import Permissions, RuleBook
+from gateway.management.access import parse_rule, rule_text
+from gateway.rpc.status import RequestError
 from matcher.names import is_valid_filter, matches
 from store.api import Rule
 
@@ -176,7 +177,7 @@ def test_a_rule_reads_as_it_was_written(text: str) -> None:
     ],
 )
 def test_malformed_rules(text: str) -> None:
-    with pytest.raises(ValueError, match=r"rule|filter|levels"):
+    with pytest.raises(RequestError, match=r"rule|filter|levels"):
         parse_rule(text)
 
 

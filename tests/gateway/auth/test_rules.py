@@ -11,7 +11,17 @@ from store.api import SessionState
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
-from tests.gateway.people import SCRAM, ask, auth, challenged, connect_with, login, set_rules, set_user
+from tests.gateway.people import (
+    SCRAM,
+    auth,
+    challenged,
+    change_password,
+    connect_with,
+    login,
+    remove_user,
+    set_rules,
+    set_user,
+)
 from tests.gateway.raw import CONNACK, DISCONNECT, PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect
 from tests.gateway.scram_client import ScramClient
 from tests.waiting import patience
@@ -170,7 +180,7 @@ async def test_the_will_of_a_disconnected_client_is_sent_if_still_allowed(
     client, _ = await login(node.ports.mqtt, b"alice", b"wonderland", 5, b"a", will=(b"public/x", b"gone"))
     await client.subscribe((b"public/#", 1))
     if removed:
-        await set_user(node, "alice", b"other", "user-passwd")
+        await change_password(node, "alice", b"other")
     else:
         await set_rules(node, "alice", "allow publish public/#")
     await client.expect(DISCONNECT)
@@ -279,10 +289,10 @@ async def test_a_shared_subscription_of_others(node: Node) -> None:
 
 
 async def test_rules_stay_when_the_password_changes_and_go_with_the_user(node: Node) -> None:
-    await set_user(node, "alice", b"wonderland", "user-passwd")
+    await change_password(node, "alice", b"wonderland")
     client = await alice(node)
     await client.publish(b"home/alice/x", b"x")
-    await ask(node, "user-remove", name="alice")
+    await remove_user(node, "alice")
     await set_user(node, "alice", b"wonderland")
     client = await alice(node)
     client.send(wire.publish(5, b"home/alice/x", b"x", 1, 1))

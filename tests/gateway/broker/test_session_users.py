@@ -15,7 +15,7 @@ from store.engine import Engine
 from tests.gateway.conftest import MakeNode
 from tests.gateway.crash import copy_log, crashed
 from tests.gateway.mqtt import wire
-from tests.gateway.people import ask, login, set_rules, set_user
+from tests.gateway.people import change_password, login, remove_user, set_rules, set_user
 from tests.gateway.raw import CONNACK, DISCONNECT, RawClient, connect
 from tests.waiting import patience, until
 
@@ -128,7 +128,7 @@ async def test_the_sessions_of_a_user_go_with_the_user(node: Node) -> None:
         await (await comes(node, b"alice", client_id, clean=False, expiry=600)).disconnect()
     await (await comes(node, b"bob", b"stays", clean=False, expiry=600)).disconnect()
     here = await comes(node, b"alice", b"here", clean=False, expiry=600)
-    assert await ask(node, "user-remove", name="alice") == {"sessions": 3}
+    assert await remove_user(node, "alice") == 3
     assert (await here.expect(DISCONNECT)).reason == 0x98
     assert node._engine is not None
     assert await node._engine.sessions(None, 9) == [b"stays"]
@@ -139,7 +139,7 @@ async def test_sessions_that_an_interrupted_command_left_are_removed_by_the_next
     await (await comes(node, b"alice", b"away", clean=False, expiry=600)).disconnect()
     assert node._engine is not None
     await append(node._engine, [control.UserRemoved().frame(b"alice")])
-    assert await ask(node, "user-remove", name="alice") == {"sessions": 1}
+    assert await remove_user(node, "alice") == 1
     assert await node._engine.sessions(None, 9) == []
 
 
@@ -236,7 +236,7 @@ async def test_the_will_of_a_removed_user_is_not_sent(node: Node) -> None:
     watching = await watches(node)
     here = await leaves_a_will(node, b"here", 0)
     await is_lost(node, b"away", 600)
-    await ask(node, "user-remove", name="alice")
+    await remove_user(node, "alice")
     assert (await here.expect(DISCONNECT)).reason == 0x98
     await watching.quiet()
     assert node._engine is not None
@@ -247,7 +247,7 @@ async def test_the_will_of_a_removed_user_is_not_sent(node: Node) -> None:
 async def test_the_will_of_a_user_whose_password_changed_is_sent(node: Node) -> None:
     watching = await watches(node)
     here = await leaves_a_will(node, b"here", 0)
-    await set_user(node, "alice", b"another", "user-passwd")
+    await change_password(node, "alice", b"another")
     assert (await here.expect(DISCONNECT)).reason == 0x98
     assert (await watching.message()).topic == b"wills/here"
 

@@ -14,7 +14,7 @@ from gateway.auth.access_keys import AccessKeys, AccessKeysError, Signature, sig
 from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from tests.gateway.conftest import MakeNode, make_node
-from tests.gateway.people import set_rules, set_user
+from tests.gateway.people import change_password, set_rules, set_user
 from tests.gateway.raw import RawClient
 from tests.gateway.rocketmq.test_rocket_service import GROUP, TOPIC, Wire
 from tests.waiting import PATIENCE_S, patience
@@ -223,7 +223,7 @@ async def test_a_caller_that_loses_its_right_during_a_wait_gets_nothing(make_nod
         if change == "rules":
             await set_rules(node, "alice", "deny both home/#")
         else:
-            await set_user(node, "alice", b"another", "user-passwd")
+            await change_password(node, "alice", b"another")
         device = await RawClient.connect(node.ports.mqtt, b"device")
         await device.publish(b"home/x", b"secret", 1)
         (answer,) = await waiting
@@ -231,7 +231,7 @@ async def test_a_caller_that_loses_its_right_during_a_wait_gets_nothing(make_nod
         if change == "rules":
             await set_rules(node, "alice", "allow both home/#")
         else:
-            await set_user(node, "alice", b"wonderland", "user-passwd")
+            await change_password(node, "alice", b"wonderland")
         _, reply, _ = await Wire(channel).call("ReceiveMessage", receive(wait_s=10), metadata)
         assert reply.message.system_properties.delivery_attempt == 1  # nobody was sent it before
 

@@ -23,7 +23,7 @@ from gateway.node.node import Node
 from store.api import Commit, HeldMessage, topic_queue
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
-from tests.gateway.people import ask, set_rules, set_user
+from tests.gateway.people import change_password, remove_user, set_rules, set_user
 from tests.waiting import PATIENCE_S, until
 
 __all__ = ["make_node"]  # the fixture
@@ -163,9 +163,9 @@ async def test_a_changed_user_has_to_authenticate_again(node: Node, question: st
         waiting = asyncio.create_task(other.pull("home", 0, end - 1, wait_seconds=1.0))
         await asyncio.sleep(0.1)  # the call may have arrived or not: it ends the same way
         if question == "user-remove":
-            await ask(node, question, name="alice")
+            await remove_user(node, "alice")
         else:
-            await set_user(node, "alice", b"another", question)
+            await change_password(node, "alice", b"another")
         with pytest.raises(NotAllowed):
             await alice.send("home/x", b"x")
         with pytest.raises(NotAllowed):
@@ -196,7 +196,7 @@ async def test_messages_leased_by_a_call_whose_rights_ended_are_available_at_onc
             if question == "rules":
                 await set_rules(node, "alice", "allow both office/#")
             else:
-                await ask(node, question, name="alice")
+                await remove_user(node, "alice")
             await bob.send("home/x", b"x")
             assert await waiting.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
         async with bob.consumer("g", "home") as members:
@@ -212,7 +212,7 @@ async def test_changes_apply_to_two_concurrent_calls(node: Node) -> None:
     assert [each.may_read(b"home/#") for each in both] == [True, True]
     await set_rules(node, "alice", "allow both office/#")
     await until(lambda: all(not any(each.may_read(b"home/#") for each in both) for each in both))
-    await ask(node, "user-remove", name="alice")
+    await remove_user(node, "alice")
     await until(lambda: all(each.is_revoked for each in both))
 
 

@@ -1,4 +1,4 @@
-"""`sluice sessions` beside a running node: what it lists and shows, and how it ends connections and sessions."""
+"""`sluice client` and `sluice session` beside a running node: what they list and show, and what they end."""
 
 import asyncio
 import json
@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from gateway.admin.queries import WrongRequest
-from gateway.admin.sessions import SessionQueries
 from gateway.node.node import Node
 from sluice.cli import main
 from tests.gateway.conftest import MakeNode, make_node
@@ -26,7 +24,7 @@ async def node(make_node: MakeNode) -> Node:
 
 
 class Run:
-    """Runs `sluice sessions` beside the node that is in this loop."""
+    """Runs `sluice session` beside the node that is in this loop."""
 
     def __init__(self, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
         self._node = node
@@ -34,7 +32,12 @@ class Run:
         self.error = ""
 
     async def __call__(self, *words: str, code: int = 0) -> list[str]:
-        given = ["sessions", *words, "--data-dir", str(self._node.config.data_dir)]
+        given = [
+            *([] if words[0] == "client" else ["session"]),
+            *words,
+            "--data-dir",
+            str(self._node.config.data_dir),
+        ]
         assert await asyncio.to_thread(main, given) == code
         shown = self._capsys.readouterr()
         self.error = shown.err
@@ -86,13 +89,18 @@ async def test_list_has_connected_and_offline_sessions(node: Node, run: Run) -> 
     await gone(node, b"away")
     await gone(node, b"publisher")
     first, second, third = await run.rows("list")
-    assert (first["client_id"], first["connected"], first["subscriptions"], first["backlog"]) == ("away", False, 3, 6)
-    assert first["expiry_interval"] == 3600
+    assert (first["client_id"], first["connected"], first["subscription_count"], first["backlog"]) == (
+        "away",
+        False,
+        3,
+        6,
+    )
+    assert first["expiry_interval_s"] == 3600
     assert first["closed_at_ms"] > 0
     assert (second["client_id"], second["durable"], second["version"]) == ("clean", False, "3.1.1")
     assert second["address"].startswith("127.0.0.1:")
     assert (third["client_id"], third["backlog"], third["in_flight"]) == ("here", 3, 2)
-    assert [row["client_id"] for row in await run.rows("list", "--connected")] == ["clean", "here"]
+    assert [row["client_id"] for row in await run.rows("client", "list")] == ["clean", "here"]
     assert [row["client_id"] for row in await run.rows("list", "--limit", "2")] == ["away", "clean"]
     assert "there are more" in run.error
     assert [row["client_id"] for row in await run.rows("list", "--after", "clean", "--limit", "1")] == ["here"]
@@ -106,7 +114,7 @@ async def test_list_has_connected_and_offline_sessions(node: Node, run: Run) -> 
 
 
 async def test_many_come_in_pages(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.commands.sessions._PAGE", 3)
+    monkeypatch.setattr("sluice.node.management._PAGE", 3)
     clients = [await durable(node, b"%02d" % number) for number in range(10)]
     for client in clients[::2]:
         await client.disconnect()
@@ -126,33 +134,33 @@ async def test_show_has_dropped_messages_of_offline_sessions(node: Node, run: Ru
     monkeypatch.setattr("gateway.delivery.catch_up.time", lambda: 1 << 40)
     client = await durable(node, b"d", will=(b"w", b"x"))
     await client.take(1)
-    (shown,) = await run.rows("show", "d")
+    (shown,) = await run.rows("get", "d")
     assert shown["dropped"]["expired"] == 1
-    assert shown["filters"] == [{"filter": "t", "qos": 1, "backlog": 0}]
+    assert shown["subscriptions"] == [{"filter": "t", "qos": 1, "backlog": 0}]
     assert shown["will"] == {"topic": "w", "due_ms": None}
     await client.disconnect()
     await gone(node, b"d")
-    lines = await run("show", "d")
+    lines = await run("get", "d")
     assert lines[1:] == ["  t qos 1, backlog 0", "  dropped since the node started: 1 expired"]
     client = await durable(node, b"d")
-    assert (await run.rows("show", "d"))[0]["dropped"]["expired"] == 1
+    assert (await run.rows("get", "d"))[0]["dropped"]["expired"] == 1
     await client.drop()
 
 
 async def test_kicking_ends_the_connection_and_removing_the_session(node: Node, run: Run) -> None:
     client = await durable(node, b"d", expiry=EVER)
     await client.subscribe((b"t", 1))
-    assert await run("kick", "d") == ["disconnected d"]
+    assert await run("client", "kick", "d") == ["disconnected d"]
     assert (await client.expect(DISCONNECT)).reason == 0x98
-    assert await run("kick", "d", code=1) == []
+    assert await run("client", "kick", "d", code=1) == []
     assert "'d' is not connected" in run.error
     client = await durable(node, b"d")
     assert client.session_present
-    assert await run("remove", "d") == ["removed d"]
+    assert await run("end", "d") == ["ended d"]
     assert (await client.expect(DISCONNECT)).reason == 0x98
-    await run("show", "d", code=1)
+    await run("get", "d", code=1)
     assert "there is no session 'd'" in run.error
-    await run("remove", "d", code=1)
+    await run("end", "d", code=1)
     client = await durable(node, b"d")
     assert not client.session_present
     await client.drop()
@@ -168,8 +176,8 @@ async def test_removing_a_session_sends_the_will_that_waits(node: Node, run: Run
     await client.packet()
     await client.drop()
     await gone(node, b"d")
-    assert (await run.rows("show", "d"))[0]["will"]["due_ms"] > 0
-    await run("remove", "d")
+    assert (await run.rows("get", "d"))[0]["will"]["due_ms"] > 0
+    await run("end", "d")
     assert [m.payload for m in await watcher.take(1)] == [b"gone"]
     await watcher.drop()
 
@@ -177,16 +185,5 @@ async def test_removing_a_session_sends_the_will_that_waits(node: Node, run: Run
 async def test_a_stopped_node_is_reported(make_node: MakeNode, capsys: pytest.CaptureFixture[str]) -> None:
     node = await make_node()
     await node.stop()
-    assert await asyncio.to_thread(main, ["sessions", "list", "--data-dir", str(node.config.data_dir)]) == 1
+    assert await asyncio.to_thread(main, ["session", "list", "--data-dir", str(node.config.data_dir)]) == 1
     assert "no node runs on" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("question", "body"),
-    [("nothing", {}), ("list", {"after": 7}), ("list", {"limit": "x"}), ("list", []), ("kick", {"client_id": 7})]
-    + [(question, {}) for question in ("show", "kick", "remove")],
-)
-async def test_the_node_refuses_unknown_queries(node: Node, question: str, body: object) -> None:
-    assert node._engine is not None
-    with pytest.raises((WrongRequest, ValueError)):
-        await SessionQueries(node._engine, node._sessions).answer(question, body)

@@ -1,0 +1,1 @@
+"""The management surface: every administrative action as a method of `management.proto`, over gRPC and HTTP."""

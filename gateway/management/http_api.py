@@ -1,0 +1,145 @@
+"""The management surface as JSON over HTTP.
+
+Each method has the verb and the path of its annotation in `management.proto`. Fields of the request are in the path, in
+the query, and for methods with a body in a JSON object. A body has the content type `application/json`: a form of
+another web site cannot send it, and so cannot act with the credentials that a browser keeps.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib.resources import files
+from typing import Any, Final
+
+import grpc
+from aiohttp import web
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+from google.protobuf.message import Message
+
+from gateway.auth.refusal import ClientRefused
+from gateway.management.methods import METHODS, Method
+from gateway.management.rights import Manager
+from gateway.management.surface import Management
+from gateway.mqtt.reasons import ReasonCode
+from gateway.rpc.status import RequestError, invalid, status_of
+from store.errors import StoreError
+
+_LARGE: Final = 32_768  # bytes of a message that is converted in a thread: that takes many milliseconds
+_STATUS: Final = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+_BUSY: Final = frozenset((ReasonCode.CONNECTION_RATE_EXCEEDED, ReasonCode.SERVER_BUSY))
+_CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'}
+_BOOLEANS: Final = {"true": True, "false": False}
+
+Identify = Callable[[web.Request], Awaitable[Manager]]  # raises `ClientRefused` and `StoreError`
+
+
+class HttpApi:
+    """Serves the management surface on an HTTP server."""
+
+    def __init__(self, management: Management, identify: Identify) -> None:
+        self._management = management
+        self._identify = identify
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes of all methods."""
+        app.router.add_get("/api/v1/openapi.json", _openapi)
+        for method in METHODS:
+            app.router.add_route(method.verb, method.path, partial(self._answer, method))
+
+    async def _answer(self, method: Method, request: web.Request) -> web.Response:
+        try:
+            manager = await self._identify(request)
+            message = method.request()
+            fields = await _fields(method, request)
+            await _convert(request.content_length or 0, ParseDict, fields, message)
+            reply = await self._management.call(method, message, manager)
+            return web.json_response(await _convert(reply.ByteSize(), to_dict, reply))
+        except ClientRefused as refused:
+            code = grpc.StatusCode.RESOURCE_EXHAUSTED if refused.reason in _BUSY else grpc.StatusCode.UNAUTHENTICATED
+            return _refusal(code, str(refused))
+        except RequestError as error:
+            return _refusal(error.code, str(error))
+        except StoreError as error:
+            return _refusal(status_of(error), str(error))
+        except ParseError as error:
+            return _refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """A message as JSON, with the names of `management.proto` and all fields that have a value."""
+    return MessageToDict(message, always_print_fields_with_no_presence=True, preserving_proto_field_name=True)
+
+
+async def _convert(size: int, convert: Callable[..., Any], *arguments: object) -> Any:
+    return await asyncio.to_thread(convert, *arguments) if size > _LARGE else convert(*arguments)
+
+
+async def _fields(method: Method, request: web.Request) -> dict[str, Any]:
+    """The fields of a request as JSON. Raises `RequestError`."""
+    fields: dict[str, Any] = {}
+    if method.has_body:
+        fields = await _body(request)
+        if request.query:
+            raise invalid("this method takes its fields in the body")
+    for name in request.query:
+        fields[name] = _from_query(method, name, request.query.getall(name))
+    for name, value in request.match_info.items():
+        if name in fields:
+            raise invalid(f"{name} is in the path, and a second time in the request")
+        fields[name] = value
+    return fields
+
+
+async def _body(request: web.Request) -> dict[str, Any]:
+    if request.content_type != "application/json":
+        raise invalid("the body must have the content type application/json")
+    try:
+        body = json.loads(await request.read() or b"{}")
+    except web.HTTPRequestEntityTooLarge as error:
+        raise invalid("the body is too large") from error
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise invalid("the body is not a JSON object")
+    return body
+
+
+def _from_query(method: Method, name: str, values: list[str]) -> Any:
+    """The JSON value of a field in the query. Raises `RequestError`."""
+    field = method.request.DESCRIPTOR.fields_by_name.get(name)
+    if field is None:
+        raise invalid(f"{method.name} has no field {name!r}")
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        raise invalid(f"{name} cannot be in the query")
+    read = [_BOOLEANS.get(value, value) for value in values] if field.type == FieldDescriptor.TYPE_BOOL else values
+    if field.is_repeated:
+        return read
+    if len(read) > 1:
+        raise invalid(f"{name} is there more than once")
+    return read[0]
+
+
+def _refusal(code: grpc.StatusCode, text: str) -> web.Response:
+    status = _STATUS.get(code, 500)
+    body = {"code": code.name, "message": text}
+    return web.json_response(body, status=status, headers=_CHALLENGE if status == 401 else None)
+
+
+async def _openapi(_request: web.Request) -> web.Response:
+    """The description of the surface, which `make proto` writes."""
+    text = files("gateway.management").joinpath("openapi.json").read_bytes()
+    return web.Response(body=text, content_type="application/json")

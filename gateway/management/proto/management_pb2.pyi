@@ -1,0 +1,1023 @@
+from gateway.management.proto import options_pb2 as _options_pb2
+from google.api import annotations_pb2 as _annotations_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("above", "after", "limit")
+    ABOVE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    above: str
+    after: str
+    limit: int
+    def __init__(self, above: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListTopicsReply(_message.Message):
+    __slots__ = ("topics", "after")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicNode]
+    after: str
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicNode, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class TopicNode(_message.Message):
+    __slots__ = ("name", "path", "is_topic", "has_children", "messages")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    IS_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    HAS_CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    path: str
+    is_topic: bool
+    has_children: bool
+    messages: int
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., is_topic: _Optional[bool] = ..., has_children: _Optional[bool] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class SearchTopicsRequest(_message.Message):
+    __slots__ = ("prefix", "after", "limit")
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    after: str
+    limit: int
+    def __init__(self, prefix: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class SearchTopicsReply(_message.Message):
+    __slots__ = ("topics", "after")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    after: str
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class GetTopicRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class Topic(_message.Message):
+    __slots__ = ("topic", "begin", "end", "last", "retained", "parent", "partitions", "retained_from_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    begin: int
+    end: int
+    last: Message
+    retained: Message
+    parent: str
+    partitions: _containers.RepeatedCompositeFieldContainer[Partition]
+    retained_from_ms: int
+    def __init__(self, topic: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., last: _Optional[_Union[Message, _Mapping]] = ..., retained: _Optional[_Union[Message, _Mapping]] = ..., parent: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., retained_from_ms: _Optional[int] = ...) -> None: ...
+
+class Partition(_message.Message):
+    __slots__ = ("partition", "begin", "end")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    begin: int
+    end: int
+    def __init__(self, partition: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class Message(_message.Message):
+    __slots__ = ("position", "time_ms", "topic", "publisher", "qos", "retain", "half", "due_ms", "content_type", "response_topic", "correlation_data", "message_expiry_s", "properties", "payload_size", "payload", "text", "is_json", "offset")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    QOS_FIELD_NUMBER: _ClassVar[int]
+    RETAIN_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CORRELATION_DATA_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_EXPIRY_S_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    IS_JSON_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    time_ms: int
+    topic: str
+    publisher: str
+    qos: int
+    retain: bool
+    half: bool
+    due_ms: int
+    content_type: str
+    response_topic: str
+    correlation_data: bytes
+    message_expiry_s: int
+    properties: _containers.RepeatedCompositeFieldContainer[UserProperty]
+    payload_size: int
+    payload: bytes
+    text: str
+    is_json: bool
+    offset: int
+    def __init__(self, position: _Optional[int] = ..., time_ms: _Optional[int] = ..., topic: _Optional[str] = ..., publisher: _Optional[str] = ..., qos: _Optional[int] = ..., retain: _Optional[bool] = ..., half: _Optional[bool] = ..., due_ms: _Optional[int] = ..., content_type: _Optional[str] = ..., response_topic: _Optional[str] = ..., correlation_data: _Optional[bytes] = ..., message_expiry_s: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[UserProperty, _Mapping]]] = ..., payload_size: _Optional[int] = ..., payload: _Optional[bytes] = ..., text: _Optional[str] = ..., is_json: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class UserProperty(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class BrowseTopicRequest(_message.Message):
+    __slots__ = ("topic", "offset", "time_ms", "limit", "max_payload")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    offset: int
+    time_ms: int
+    limit: int
+    max_payload: int
+    def __init__(self, topic: _Optional[str] = ..., offset: _Optional[int] = ..., time_ms: _Optional[int] = ..., limit: _Optional[int] = ..., max_payload: _Optional[int] = ...) -> None: ...
+
+class BrowsePartitionRequest(_message.Message):
+    __slots__ = ("parent", "partition", "offset", "time_ms", "limit", "max_payload")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    parent: str
+    partition: int
+    offset: int
+    time_ms: int
+    limit: int
+    max_payload: int
+    def __init__(self, parent: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., time_ms: _Optional[int] = ..., limit: _Optional[int] = ..., max_payload: _Optional[int] = ...) -> None: ...
+
+class BrowseReply(_message.Message):
+    __slots__ = ("messages", "begin", "end", "next")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[Message]
+    begin: int
+    end: int
+    next: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
+
+class PublishMessageRequest(_message.Message):
+    __slots__ = ("topic", "payload", "text", "qos", "retain", "content_type", "properties")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    QOS_FIELD_NUMBER: _ClassVar[int]
+    RETAIN_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    payload: bytes
+    text: str
+    qos: int
+    retain: bool
+    content_type: str
+    properties: _containers.RepeatedCompositeFieldContainer[UserProperty]
+    def __init__(self, topic: _Optional[str] = ..., payload: _Optional[bytes] = ..., text: _Optional[str] = ..., qos: _Optional[int] = ..., retain: _Optional[bool] = ..., content_type: _Optional[str] = ..., properties: _Optional[_Iterable[_Union[UserProperty, _Mapping]]] = ...) -> None: ...
+
+class PublishMessageReply(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
+
+class FindMessagesRequest(_message.Message):
+    __slots__ = ("parent", "key", "after", "limit", "max_payload")
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    parent: str
+    key: str
+    after: int
+    limit: int
+    max_payload: int
+    def __init__(self, parent: _Optional[str] = ..., key: _Optional[str] = ..., after: _Optional[int] = ..., limit: _Optional[int] = ..., max_payload: _Optional[int] = ...) -> None: ...
+
+class FindMessagesReply(_message.Message):
+    __slots__ = ("messages", "after")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[Message]
+    after: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., after: _Optional[int] = ...) -> None: ...
+
+class GetMessageRequest(_message.Message):
+    __slots__ = ("position", "max_payload")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    max_payload: int
+    def __init__(self, position: _Optional[int] = ..., max_payload: _Optional[int] = ...) -> None: ...
+
+class TraceMessageRequest(_message.Message):
+    __slots__ = ("position", "after")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    after: bytes
+    def __init__(self, position: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class TraceMessageReply(_message.Message):
+    __slots__ = ("events", "after")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[TraceEvent]
+    after: bytes
+    def __init__(self, events: _Optional[_Iterable[_Union[TraceEvent, _Mapping]]] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class TraceEvent(_message.Message):
+    __slots__ = ("kind", "time_ms", "position", "who", "queue", "offset", "until_ms", "member", "reason", "error")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    time_ms: int
+    position: int
+    who: str
+    queue: str
+    offset: int
+    until_ms: int
+    member: str
+    reason: str
+    error: str
+    def __init__(self, kind: _Optional[str] = ..., time_ms: _Optional[int] = ..., position: _Optional[int] = ..., who: _Optional[str] = ..., queue: _Optional[str] = ..., offset: _Optional[int] = ..., until_ms: _Optional[int] = ..., member: _Optional[str] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ("after", "limit", "prefix")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    prefix: str
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ..., prefix: _Optional[str] = ...) -> None: ...
+
+class ListGroupsReply(_message.Message):
+    __slots__ = ("groups", "after")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
+    after: str
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class GroupSummary(_message.Message):
+    __slots__ = ("group", "queues", "lag", "unfinished", "dead_letters")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    queues: int
+    lag: int
+    unfinished: int
+    dead_letters: int
+    def __init__(self, group: _Optional[str] = ..., queues: _Optional[int] = ..., lag: _Optional[int] = ..., unfinished: _Optional[int] = ..., dead_letters: _Optional[int] = ...) -> None: ...
+
+class GetGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("group", "creator", "queues", "queue_count", "dead_letters")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    creator: str
+    queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
+    queue_count: int
+    dead_letters: int
+    def __init__(self, group: _Optional[str] = ..., creator: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., queue_count: _Optional[int] = ..., dead_letters: _Optional[int] = ...) -> None: ...
+
+class GroupQueue(_message.Message):
+    __slots__ = ("queue", "floor", "next", "unfinished", "lag", "lag_seconds")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    LAG_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    floor: int
+    next: int
+    unfinished: int
+    lag: int
+    lag_seconds: float
+    def __init__(self, queue: _Optional[str] = ..., floor: _Optional[int] = ..., next: _Optional[int] = ..., unfinished: _Optional[int] = ..., lag: _Optional[int] = ..., lag_seconds: _Optional[float] = ...) -> None: ...
+
+class ResetGroupRequest(_message.Message):
+    __slots__ = ("group", "earliest", "latest", "time_ms", "offset", "queue")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    earliest: bool
+    latest: bool
+    time_ms: int
+    offset: int
+    queue: str
+    def __init__(self, group: _Optional[str] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., time_ms: _Optional[int] = ..., offset: _Optional[int] = ..., queue: _Optional[str] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class DeleteGroupReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListDeadLettersRequest(_message.Message):
+    __slots__ = ("group", "after", "limit", "max_payload")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    MAX_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    after: int
+    limit: int
+    max_payload: int
+    def __init__(self, group: _Optional[str] = ..., after: _Optional[int] = ..., limit: _Optional[int] = ..., max_payload: _Optional[int] = ...) -> None: ...
+
+class ListDeadLettersReply(_message.Message):
+    __slots__ = ("dead_letters", "after")
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    dead_letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    after: int
+    def __init__(self, dead_letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., after: _Optional[int] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("offset", "reason", "error", "deliveries", "queue", "queue_offset", "first_ms", "last_ms", "message")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    reason: str
+    error: str
+    deliveries: int
+    queue: str
+    queue_offset: int
+    first_ms: int
+    last_ms: int
+    message: Message
+    def __init__(self, offset: _Optional[int] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ..., deliveries: _Optional[int] = ..., queue: _Optional[str] = ..., queue_offset: _Optional[int] = ..., first_ms: _Optional[int] = ..., last_ms: _Optional[int] = ..., message: _Optional[_Union[Message, _Mapping]] = ...) -> None: ...
+
+class RequeueDeadLettersRequest(_message.Message):
+    __slots__ = ("group", "offsets", "all", "topic")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    all: bool
+    topic: str
+    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class RequeueDeadLettersReply(_message.Message):
+    __slots__ = ("requeued", "missing")
+    REQUEUED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    requeued: int
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, requeued: _Optional[int] = ..., missing: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeleteDeadLettersRequest(_message.Message):
+    __slots__ = ("group", "offsets", "all")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    all: bool
+    def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ...) -> None: ...
+
+class DeleteDeadLettersReply(_message.Message):
+    __slots__ = ("deleted", "missing")
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    deleted: int
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, deleted: _Optional[int] = ..., missing: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ListClientsRequest(_message.Message):
+    __slots__ = ("after", "limit", "connected", "prefix", "user")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    connected: bool
+    prefix: str
+    user: str
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ..., connected: _Optional[bool] = ..., prefix: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
+
+class ListClientsReply(_message.Message):
+    __slots__ = ("clients", "after")
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    clients: _containers.RepeatedCompositeFieldContainer[Client]
+    after: str
+    def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class Client(_message.Message):
+    __slots__ = ("client_id", "user", "connected", "durable", "expiry_interval_s", "closed_at_ms", "subscription_count", "subscriptions", "backlog", "in_flight", "will", "dropped", "gateway", "address", "version", "keep_alive_s")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRY_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    WILL_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KEEP_ALIVE_S_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    user: str
+    connected: bool
+    durable: bool
+    expiry_interval_s: int
+    closed_at_ms: int
+    subscription_count: int
+    subscriptions: _containers.RepeatedCompositeFieldContainer[Subscription]
+    backlog: int
+    in_flight: int
+    will: Will
+    dropped: Dropped
+    gateway: str
+    address: str
+    version: str
+    keep_alive_s: int
+    def __init__(self, client_id: _Optional[str] = ..., user: _Optional[str] = ..., connected: _Optional[bool] = ..., durable: _Optional[bool] = ..., expiry_interval_s: _Optional[int] = ..., closed_at_ms: _Optional[int] = ..., subscription_count: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., backlog: _Optional[int] = ..., in_flight: _Optional[int] = ..., will: _Optional[_Union[Will, _Mapping]] = ..., dropped: _Optional[_Union[Dropped, _Mapping]] = ..., gateway: _Optional[str] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., keep_alive_s: _Optional[int] = ...) -> None: ...
+
+class Subscription(_message.Message):
+    __slots__ = ("filter", "qos", "backlog")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    QOS_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    filter: str
+    qos: int
+    backlog: int
+    def __init__(self, filter: _Optional[str] = ..., qos: _Optional[int] = ..., backlog: _Optional[int] = ...) -> None: ...
+
+class Will(_message.Message):
+    __slots__ = ("topic", "due_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    due_ms: int
+    def __init__(self, topic: _Optional[str] = ..., due_ms: _Optional[int] = ...) -> None: ...
+
+class Dropped(_message.Message):
+    __slots__ = ("expired", "reclaimed", "oversized", "qos0_congested", "qos0_repeated")
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    RECLAIMED_FIELD_NUMBER: _ClassVar[int]
+    OVERSIZED_FIELD_NUMBER: _ClassVar[int]
+    QOS0_CONGESTED_FIELD_NUMBER: _ClassVar[int]
+    QOS0_REPEATED_FIELD_NUMBER: _ClassVar[int]
+    expired: int
+    reclaimed: int
+    oversized: int
+    qos0_congested: int
+    qos0_repeated: int
+    def __init__(self, expired: _Optional[int] = ..., reclaimed: _Optional[int] = ..., oversized: _Optional[int] = ..., qos0_congested: _Optional[int] = ..., qos0_repeated: _Optional[int] = ...) -> None: ...
+
+class GetClientRequest(_message.Message):
+    __slots__ = ("client_id",)
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    def __init__(self, client_id: _Optional[str] = ...) -> None: ...
+
+class KickClientRequest(_message.Message):
+    __slots__ = ("client_id",)
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    def __init__(self, client_id: _Optional[str] = ...) -> None: ...
+
+class KickClientReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EndSessionRequest(_message.Message):
+    __slots__ = ("client_id",)
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    def __init__(self, client_id: _Optional[str] = ...) -> None: ...
+
+class EndSessionReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListTimersRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: bytes
+    limit: int
+    def __init__(self, after: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListTransactionsRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: bytes
+    limit: int
+    def __init__(self, after: _Optional[bytes] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListHeldReply(_message.Message):
+    __slots__ = ("messages", "after")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[HeldMessage]
+    after: bytes
+    def __init__(self, messages: _Optional[_Iterable[_Union[HeldMessage, _Mapping]]] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class HeldMessage(_message.Message):
+    __slots__ = ("position", "topic", "publisher", "due_ms", "checks")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    DUE_MS_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    topic: str
+    publisher: str
+    due_ms: int
+    checks: int
+    def __init__(self, position: _Optional[int] = ..., topic: _Optional[str] = ..., publisher: _Optional[str] = ..., due_ms: _Optional[int] = ..., checks: _Optional[int] = ...) -> None: ...
+
+class RecallTimersRequest(_message.Message):
+    __slots__ = ("positions",)
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, positions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RecallTimersReply(_message.Message):
+    __slots__ = ("missing",)
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, missing: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EndTransactionsRequest(_message.Message):
+    __slots__ = ("positions", "commit")
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    commit: bool
+    def __init__(self, positions: _Optional[_Iterable[int]] = ..., commit: _Optional[bool] = ...) -> None: ...
+
+class EndTransactionsReply(_message.Message):
+    __slots__ = ("missing",)
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, missing: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GetStoreRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Store(_message.Message):
+    __slots__ = ("failed", "begin", "end", "checkpoint", "log_bytes", "view_bytes", "free_bytes", "is_disk_low", "pending_bytes", "sessions", "retained", "held", "max_held", "segments", "retention", "damage", "damage_met")
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    LOG_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VIEW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IS_DISK_LOW_FIELD_NUMBER: _ClassVar[int]
+    PENDING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    MAX_HELD_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_MET_FIELD_NUMBER: _ClassVar[int]
+    failed: bool
+    begin: int
+    end: int
+    checkpoint: int
+    log_bytes: int
+    view_bytes: int
+    free_bytes: int
+    is_disk_low: bool
+    pending_bytes: int
+    sessions: int
+    retained: int
+    held: int
+    max_held: int
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    retention: Retention
+    damage: _containers.RepeatedCompositeFieldContainer[Damage]
+    damage_met: int
+    def __init__(self, failed: _Optional[bool] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., checkpoint: _Optional[int] = ..., log_bytes: _Optional[int] = ..., view_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., is_disk_low: _Optional[bool] = ..., pending_bytes: _Optional[int] = ..., sessions: _Optional[int] = ..., retained: _Optional[int] = ..., held: _Optional[int] = ..., max_held: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., damage: _Optional[_Iterable[_Union[Damage, _Mapping]]] = ..., damage_met: _Optional[int] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("position", "bytes")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    bytes: int
+    def __init__(self, position: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Retention(_message.Message):
+    __slots__ = ("age_s", "parents", "bytes", "free_bytes", "keep_bytes", "hours")
+    class ParentsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOURS_FIELD_NUMBER: _ClassVar[int]
+    age_s: float
+    parents: _containers.ScalarMap[str, float]
+    bytes: int
+    free_bytes: int
+    keep_bytes: int
+    hours: str
+    def __init__(self, age_s: _Optional[float] = ..., parents: _Optional[_Mapping[str, float]] = ..., bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., keep_bytes: _Optional[int] = ..., hours: _Optional[str] = ...) -> None: ...
+
+class Damage(_message.Message):
+    __slots__ = ("begin", "end")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    begin: int
+    end: int
+    def __init__(self, begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class StageStoreRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class StageStoreReply(_message.Message):
+    __slots__ = ("begin", "position", "time_ms")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    begin: int
+    position: int
+    time_ms: int
+    def __init__(self, begin: _Optional[int] = ..., position: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class GetConfigurationRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Configuration(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: _containers.RepeatedCompositeFieldContainer[Setting]
+    def __init__(self, settings: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ...) -> None: ...
+
+class Setting(_message.Message):
+    __slots__ = ("name", "value", "source")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    source: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
+
+class ReloadConfigurationRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReloadConfigurationReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class User(_message.Message):
+    __slots__ = ("name", "iterations")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    iterations: int
+    def __init__(self, name: _Optional[str] = ..., iterations: _Optional[int] = ...) -> None: ...
+
+class ListUsersRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListUsersReply(_message.Message):
+    __slots__ = ("users", "after")
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[User]
+    after: str
+    def __init__(self, users: _Optional[_Iterable[_Union[User, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ScramKeys(_message.Message):
+    __slots__ = ("iterations", "salt", "stored_key", "server_key")
+    ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    SALT_FIELD_NUMBER: _ClassVar[int]
+    STORED_KEY_FIELD_NUMBER: _ClassVar[int]
+    SERVER_KEY_FIELD_NUMBER: _ClassVar[int]
+    iterations: int
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    def __init__(self, iterations: _Optional[int] = ..., salt: _Optional[bytes] = ..., stored_key: _Optional[bytes] = ..., server_key: _Optional[bytes] = ...) -> None: ...
+
+class CreateUserRequest(_message.Message):
+    __slots__ = ("name", "password", "keys")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    password: str
+    keys: ScramKeys
+    def __init__(self, name: _Optional[str] = ..., password: _Optional[str] = ..., keys: _Optional[_Union[ScramKeys, _Mapping]] = ...) -> None: ...
+
+class ChangePasswordRequest(_message.Message):
+    __slots__ = ("name", "password", "keys")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    password: str
+    keys: ScramKeys
+    def __init__(self, name: _Optional[str] = ..., password: _Optional[str] = ..., keys: _Optional[_Union[ScramKeys, _Mapping]] = ...) -> None: ...
+
+class DeleteUserRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteUserReply(_message.Message):
+    __slots__ = ("sessions",)
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    sessions: int
+    def __init__(self, sessions: _Optional[int] = ...) -> None: ...
+
+class ListRulesRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListRulesReply(_message.Message):
+    __slots__ = ("rules", "after")
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    rules: _containers.RepeatedCompositeFieldContainer[UserRules]
+    after: str
+    def __init__(self, rules: _Optional[_Iterable[_Union[UserRules, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class UserRules(_message.Message):
+    __slots__ = ("user", "rules")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    rules: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, user: _Optional[str] = ..., rules: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SetRulesRequest(_message.Message):
+    __slots__ = ("user", "rules")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    rules: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, user: _Optional[str] = ..., rules: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SetRulesReply(_message.Message):
+    __slots__ = ("is_user",)
+    IS_USER_FIELD_NUMBER: _ClassVar[int]
+    is_user: bool
+    def __init__(self, is_user: _Optional[bool] = ...) -> None: ...
+
+class CheckRulesRequest(_message.Message):
+    __slots__ = ("user", "client_id", "does", "topic", "by_default")
+    class Does(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PUBLISH: _ClassVar[CheckRulesRequest.Does]
+        SUBSCRIBE: _ClassVar[CheckRulesRequest.Does]
+    PUBLISH: CheckRulesRequest.Does
+    SUBSCRIBE: CheckRulesRequest.Does
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    DOES_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    BY_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    client_id: str
+    does: CheckRulesRequest.Does
+    topic: str
+    by_default: bool
+    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., does: _Optional[_Union[CheckRulesRequest.Does, str]] = ..., topic: _Optional[str] = ..., by_default: _Optional[bool] = ...) -> None: ...
+
+class CheckRulesReply(_message.Message):
+    __slots__ = ("allowed", "because", "is_user")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    IS_USER_FIELD_NUMBER: _ClassVar[int]
+    allowed: bool
+    because: str
+    is_user: bool
+    def __init__(self, allowed: _Optional[bool] = ..., because: _Optional[str] = ..., is_user: _Optional[bool] = ...) -> None: ...
+
+class GetClusterRequest(_message.Message):
+    __slots__ = ("digest", "position")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    digest: bool
+    position: int
+    def __init__(self, digest: _Optional[bool] = ..., position: _Optional[int] = ...) -> None: ...
+
+class ClusterStatus(_message.Message):
+    __slots__ = ("node", "others", "shared_log", "digest", "digest_at")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_LOG_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_AT_FIELD_NUMBER: _ClassVar[int]
+    node: ClusterNode
+    others: _containers.RepeatedCompositeFieldContainer[ClusterNode]
+    shared_log: SharedLog
+    digest: str
+    digest_at: int
+    def __init__(self, node: _Optional[_Union[ClusterNode, _Mapping]] = ..., others: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., shared_log: _Optional[_Union[SharedLog, _Mapping]] = ..., digest: _Optional[str] = ..., digest_at: _Optional[int] = ...) -> None: ...
+
+class ClusterNode(_message.Message):
+    __slots__ = ("node", "role", "leader", "leader_address", "epoch", "slot", "position", "address", "silence_s", "trouble", "unreached_s", "unreached", "gateways", "drained", "clients")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_S_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_S_FIELD_NUMBER: _ClassVar[int]
+    UNREACHED_FIELD_NUMBER: _ClassVar[int]
+    GATEWAYS_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    role: str
+    leader: str
+    leader_address: str
+    epoch: int
+    slot: int
+    position: int
+    address: str
+    silence_s: float
+    trouble: str
+    unreached_s: float
+    unreached: str
+    gateways: _containers.RepeatedScalarFieldContainer[str]
+    drained: bool
+    clients: _containers.RepeatedCompositeFieldContainer[NodeClients]
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[str] = ..., leader_address: _Optional[str] = ..., epoch: _Optional[int] = ..., slot: _Optional[int] = ..., position: _Optional[int] = ..., address: _Optional[str] = ..., silence_s: _Optional[float] = ..., trouble: _Optional[str] = ..., unreached_s: _Optional[float] = ..., unreached: _Optional[str] = ..., gateways: _Optional[_Iterable[str]] = ..., drained: _Optional[bool] = ..., clients: _Optional[_Iterable[_Union[NodeClients, _Mapping]]] = ...) -> None: ...
+
+class NodeClients(_message.Message):
+    __slots__ = ("node", "is_known", "devices", "service_calls")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    IS_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_CALLS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    is_known: bool
+    devices: int
+    service_calls: int
+    def __init__(self, node: _Optional[str] = ..., is_known: _Optional[bool] = ..., devices: _Optional[int] = ..., service_calls: _Optional[int] = ...) -> None: ...
+
+class SharedLog(_message.Message):
+    __slots__ = ("begin", "snapshot")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    begin: int
+    snapshot: LogSnapshot
+    def __init__(self, begin: _Optional[int] = ..., snapshot: _Optional[_Union[LogSnapshot, _Mapping]] = ...) -> None: ...
+
+class LogSnapshot(_message.Message):
+    __slots__ = ("number", "slot", "position", "node", "time_ms", "bytes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    slot: int
+    position: int
+    node: str
+    time_ms: int
+    bytes: int
+    def __init__(self, number: _Optional[int] = ..., slot: _Optional[int] = ..., position: _Optional[int] = ..., node: _Optional[str] = ..., time_ms: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class ChangeLeaderRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class ChangeLeaderReply(_message.Message):
+    __slots__ = ("leader",)
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    leader: str
+    def __init__(self, leader: _Optional[str] = ...) -> None: ...
+
+class DrainNodeRequest(_message.Message):
+    __slots__ = ("node", "rate", "services_s")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    SERVICES_S_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    rate: int
+    services_s: int
+    def __init__(self, node: _Optional[str] = ..., rate: _Optional[int] = ..., services_s: _Optional[int] = ...) -> None: ...
+
+class DrainNodeReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UndrainNodeRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class UndrainNodeReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

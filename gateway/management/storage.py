@@ -1,0 +1,88 @@
+"""The log and its views, and the configuration of the node."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import grpc
+
+from gateway.config.config import Config
+from gateway.config.settings import settings_in_force
+from gateway.management.proto import management_pb2 as pb
+from gateway.management.rights import Manager
+from gateway.net.tls import TlsError
+from gateway.rpc.status import RequestError, invalid
+from store.exports.stage import STAGING
+from store.local_store import LocalStore
+
+_STAGE: Final = re.compile(r"[0-9a-f]{16}")
+
+
+class Storage:
+    """Implements the service `Storage`."""
+
+    def __init__(self, store: LocalStore, config: Config, reload: Callable[[], Awaitable[None]]) -> None:
+        """reload: reads again what SIGHUP does."""
+        self._store = store
+        self._config = config
+        self._reload = reload
+
+    async def get_store(self, _request: pb.GetStoreRequest, _manager: Manager) -> pb.Store:
+        stats, settings = self._store.stats(), self._config.store
+        return pb.Store(
+            failed=stats.failed,
+            begin=stats.log_begin,
+            end=stats.log_end,
+            checkpoint=stats.checkpoint,
+            log_bytes=stats.log_bytes,
+            view_bytes=stats.view_bytes,
+            free_bytes=stats.free_bytes,
+            is_disk_low=stats.is_disk_low,
+            pending_bytes=stats.pending_bytes,
+            sessions=stats.sessions,
+            retained=stats.retained,
+            held=stats.held,
+            max_held=stats.max_held,
+            segments=[pb.Segment(position=base, bytes=size) for base, size in self._store.segments()],
+            retention=pb.Retention(
+                age_s=settings.retention_age_s,
+                parents=settings.retention_parents,
+                bytes=settings.retention_bytes,
+                free_bytes=settings.retention_free_bytes,
+                keep_bytes=settings.retention_keep_bytes,
+                hours=settings.retention_hours,
+            ),
+            damage=[pb.Damage(begin=begin, end=end) for begin, end in self._store.damaged()],
+            damage_met=stats.damage_met,
+        )
+
+    async def stage_store(self, request: pb.StageStoreRequest, _manager: Manager) -> pb.StageStoreReply:
+        if not _STAGE.fullmatch(request.name):
+            raise invalid(f"{request.name!r} is not the name of a stage")
+        folder = self._config.data_dir / STAGING / request.name
+        if not await asyncio.to_thread(folder.is_dir):
+            raise RequestError(grpc.StatusCode.NOT_FOUND, f"there is no stage {request.name!r}")
+        try:
+            staged = await self._store.stage(folder)
+        except OSError as error:
+            raise RequestError(grpc.StatusCode.UNAVAILABLE, str(error)) from error
+        return pb.StageStoreReply(begin=staged.begin, position=staged.position, time_ms=staged.time_ms)
+
+    async def get_configuration(self, _request: pb.GetConfigurationRequest, _manager: Manager) -> pb.Configuration:
+        rows = [
+            pb.Setting(name=each.name, value=each.value, source=each.source) for each in settings_in_force(self._config)
+        ]
+        return pb.Configuration(settings=rows)
+
+    async def reload_configuration(
+        self, _request: pb.ReloadConfigurationRequest, _manager: Manager
+    ) -> pb.ReloadConfigurationReply:
+        if self._config.split.role != "both":
+            text = "this node has several processes: send SIGHUP to the one that started them"
+            raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
+        try:
+            await self._reload()
+        except (TlsError, OSError) as error:
+            raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+        return pb.ReloadConfigurationReply()

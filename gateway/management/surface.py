@@ -1,0 +1,90 @@
+"""Carries out the calls of the management surface, whichever face they came through: checks rights, bounds number and
+time, and leaves a line in the log for what changes something or is refused."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import grpc
+from google.protobuf.message import Message
+
+from gateway.management.methods import Method
+from gateway.management.rights import Manager, require, resource_of
+from gateway.observe.throttled_log import ThrottledLog
+from gateway.rpc.status import RequestError, status_of
+from store.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+_MAX_CALLS: Final = 32  # at a time
+_SECONDS: Final = 60.0  # for a call
+_LONG_SECONDS: Final = 600.0  # for one that may take minutes
+_SHOWN: Final = 200  # characters of a resource in the log
+_NOT_LEADING: Final = "this node does not lead its cluster: `sluice cluster status` says which one does"
+
+
+class Management:
+    """The implementations of the methods, by service. Each is an object with a coroutine for each method: (request,
+    caller) → reply. It raises `RequestError` and `StoreError`."""
+
+    def __init__(self) -> None:
+        self._areas: dict[str, object] = {}
+        self._calls = 0
+        self._throttled_log = ThrottledLog(log)
+
+    def serve(self, areas: Mapping[str, object]) -> None:
+        """Serve these services from now on, beside those that are served."""
+        self._areas |= areas
+
+    def end(self, areas: Mapping[str, object]) -> None:
+        """Serve these services no more: this node does not lead."""
+        for service, area in areas.items():
+            if self._areas.get(service) is area:
+                del self._areas[service]
+
+    async def call(self, method: Method, request: Message, manager: Manager) -> Message:
+        """Carry out a call. Raises `RequestError`."""
+        if self._calls >= _MAX_CALLS:
+            text = f"{_MAX_CALLS} calls of the management surface are under way: repeat this one later"
+            raise RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self._calls += 1
+        seconds = _LONG_SECONDS if method.takes_long else _SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await self._carry_out(method, request, manager)
+        except RequestError as error:
+            self._log_refusal(method, request, manager, error)
+            raise
+        except StoreError as error:
+            raise RequestError(status_of(error), str(error)) from error
+        except TimeoutError as error:
+            text = f"the call took longer than {seconds:g} s; what it began may still happen"
+            raise RequestError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from error
+        finally:
+            self._calls -= 1
+        if method.changes:
+            log.info("management: %s for %r from %s", _what(method, request), _who(manager), manager.source)
+        return reply
+
+    async def _carry_out(self, method: Method, request: Message, manager: Manager) -> Message:
+        area: Any = self._areas.get(method.service)
+        if area is None:
+            raise RequestError(grpc.StatusCode.UNAVAILABLE, _NOT_LEADING)
+        await require(manager, method, request)
+        return cast("Message", await getattr(area, method.coroutine)(request, manager))
+
+    def _log_refusal(self, method: Method, request: Message, manager: Manager, error: RequestError) -> None:
+        if error.code is grpc.StatusCode.PERMISSION_DENIED:
+            who = f"{_who(manager)!r} from {manager.source}"
+            self._throttled_log.warning("denied", f"management: {_what(method, request)} is denied to {who}")
+
+
+def _what(method: Method, request: Message) -> str:
+    """What a call is about. The request is not there as a whole: it may have a secret."""
+    resources = [resource_of(right, request)[:_SHOWN] for right in method.rights if not right.each]
+    return " ".join([method.name, *map(repr, dict.fromkeys(resources))])
+
+
+def _who(manager: Manager) -> str:
+    return manager.name[:_SHOWN]

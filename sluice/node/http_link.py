@@ -1,0 +1,176 @@
+"""A client of the management surface of a node: on the administration socket of its data folder, or over HTTP."""
+
+import http.client
+import json
+import os
+import re
+import socket
+import ssl
+from base64 import b64encode
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from sluice.console.command import CommandError, UsageError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+CONNECT_TIMEOUT: Final = 5.0  # seconds; only a stopped or very busy node needs longer than an instant
+TIMEOUT: Final = 75.0  # seconds to wait for an answer; the node gives up after 60
+LONG_TIMEOUT: Final = 620.0  # seconds, for calls that may take minutes; the node gives up after 600
+_FIELD: Final = re.compile(r"\{(\w+)\}")
+_PORTS: Final = {"http": 80, "https": 443}
+
+Reply = TypeVar("Reply", bound="Message")
+
+
+class ManagementError(CommandError):
+    """The node refused a call or did not answer. The text is for the user."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        """code: of gRPC, such as `NOT_FOUND`; "": the node did not answer."""
+        super().__init__(text)
+        self.code = code
+
+
+class SocketConnection(http.client.HTTPConnection):
+    """A connection to the administration socket in a data folder."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__("localhost", timeout=CONNECT_TIMEOUT)
+        self._data = data
+
+    def connect(self) -> None:
+        from store.data_folder import SOCKET  # noqa: PLC0415
+
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        try:
+            folder = os.open(self._data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self.sock.connect(f"/proc/self/fd/{folder}/{SOCKET}")  # the path of a socket may have 107 bytes at most
+            finally:
+                os.close(folder)
+        except BaseException:
+            self.sock.close()
+            raise
+
+
+class HttpLink:
+    """A connection to a node that runs."""
+
+    def __init__(self, connection: http.client.HTTPConnection, headers: dict[str, str]) -> None:
+        self._connection = connection
+        self._headers = headers
+
+    @classmethod
+    def find(cls, data: Path) -> "HttpLink | None":
+        """Connect to the node that has the folder open. Return None when no node runs. Raises `ManagementError`."""
+        connection = SocketConnection(data)
+        try:
+            connection.connect()
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        except NotADirectoryError:
+            raise ManagementError(f"{data} is not a folder") from None
+        except PermissionError:
+            raise ManagementError(f"{data} belongs to another user: run this as the node's user, or as root") from None
+        except (TimeoutError, BlockingIOError):  # BlockingIOError: the listen backlog is full
+            raise ManagementError(f"the node of {data} accepts no connection: is it suspended or very busy?") from None
+        except OSError as error:
+            raise ManagementError(f"the node of {data} cannot be reached: {error.strerror}") from error
+        return cls(connection, {})
+
+    @classmethod
+    def open(cls, url: str, user: str | None, password: str | None, ca_file: Path | None) -> "HttpLink":
+        """Connect to the HTTP port of a node. Raises `UsageError` and `ManagementError`."""
+        parts = urlsplit(url)
+        if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/"):
+            raise UsageError(f"--host is http://host:port or https://host:port, not {url!r}")
+        try:
+            port = parts.port or _PORTS[parts.scheme]
+        except ValueError as error:
+            raise UsageError(f"--host {url!r}: {error}") from None
+        if parts.scheme == "https":
+            try:
+                context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+            except OSError as error:
+                raise UsageError(f"cannot use {ca_file}: {error}") from None
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                parts.hostname, port, timeout=CONNECT_TIMEOUT, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(parts.hostname, port, timeout=CONNECT_TIMEOUT)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise ManagementError(f"the node at {url} cannot be reached: {error.strerror or error}") from error
+        headers = {}
+        if user is not None:
+            basic = b64encode(f"{user}:{password or ''}".encode()).decode()
+            headers["Authorization"] = f"Basic {basic}"
+        return cls(connection, headers)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def call(self, name: str, request: "Message", kind: type[Reply]) -> Reply:
+        """Return the reply of a method of the management surface. Raises `ManagementError`."""
+        from google.protobuf.json_format import MessageToDict, Parse, ParseError  # noqa: PLC0415
+
+        from gateway.management.methods import METHODS  # noqa: PLC0415
+
+        method = next(each for each in METHODS if each.name == name)
+        fields = MessageToDict(request, preserving_proto_field_name=True)
+        path = method.path
+        for field in _FIELD.findall(path):
+            fields.pop(field, None)
+            value = str(getattr(request, field))
+            if not value:
+                raise UsageError(f"{field} must not be empty")
+            path = path.replace(f"{{{field}}}", quote(value, safe=""))
+        headers, body = dict(self._headers), None
+        if method.has_body:
+            headers["Content-Type"] = "application/json"
+            body = json.dumps(fields)
+        elif fields:
+            path += "?" + urlencode({key: _in_query(value) for key, value in fields.items()}, doseq=True)
+        content = self._exchange(method.verb, path, body, headers, LONG_TIMEOUT if method.takes_long else TIMEOUT)
+        try:
+            return Parse(content, kind(), ignore_unknown_fields=True)
+        except (ParseError, UnicodeDecodeError) as error:
+            raise ManagementError(f"the node gave an answer that is none: {error}") from None
+
+    def _exchange(self, verb: str, path: str, body: str | None, headers: dict[str, str], timeout: float) -> bytes:
+        assert self._connection.sock is not None
+        self._connection.sock.settimeout(timeout)
+        try:
+            self._connection.request(verb, path, body, headers)
+            answer = self._connection.getresponse()
+            content = answer.read()
+        except TimeoutError:
+            raise ManagementError(
+                f"the node did not answer within {timeout:g} s; it may still carry out the request"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise ManagementError(
+                f"the connection to the node broke before it answered: {str(error) or type(error).__name__}"
+            ) from error
+        if answer.status == http.client.OK:
+            return content
+        raise _error(answer.status, content)
+
+
+def _in_query(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _error(status: int, content: bytes) -> ManagementError:
+    try:
+        facts = json.loads(content)
+        return ManagementError(str(facts["message"]), str(facts["code"]))
+    except (ValueError, KeyError, TypeError):
+        if status in (http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED):
+            return ManagementError("the node runs another version, which does not know this request: restart it")
+        return ManagementError(f"the node failed to answer (HTTP status {status}): see its output")

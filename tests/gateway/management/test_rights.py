@@ -1,0 +1,171 @@
+"""Every method of the management surface, over HTTP and over gRPC: with the rights that it names, and without each."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from google.protobuf.message import Message
+
+from gateway.management.methods import METHODS, Method
+from gateway.management.proto import management_pb2 as pb
+from gateway.management.proto.options_pb2 import GET, LIST, PUB, SUB, TOPIC, Right
+from gateway.management.rights import resource_name, resource_of
+from gateway.node.node import Node
+from store.exports.stage import stage
+from tests.gateway.conftest import MakeNode
+from tests.gateway.management.world import OPERATOR, Refused, World
+from tests.gateway.people import set_rules
+from tests.openapi.rights_table import PAGE, table, within_marks
+
+Call = Callable[[Method, Message], Awaitable[Message]]
+# These hide what the caller has no right to, and are not refused.
+HIDING = {"GetTopic", "ListDeadLetters", "ListTimers", "ListTransactions"}
+# A single node refuses these to those who have the right, too.
+CLUSTERED = {"GetCluster", "ChangeLeader", "DrainNode", "UndrainNode"}
+
+
+@pytest.fixture
+async def world(make_node: MakeNode) -> World:
+    made = World(await make_node(grpc__auth=["password"], http__auth=["password"]))
+    await made.fill()
+    return made
+
+
+def requests(world: World, stage_name: str) -> dict[str, Message]:
+    """A request for each method, in an order in which each finds what it needs."""
+    position = world.positions[4]
+    keys = pb.ScramKeys(iterations=4096, salt=bytes(16), stored_key=bytes(32), server_key=bytes(32))
+    return {
+        "ListTopics": pb.ListTopicsRequest(above="home/"),
+        "SearchTopics": pb.SearchTopicsRequest(prefix="home/"),
+        "GetTopic": pb.GetTopicRequest(topic="home/t"),
+        "BrowseTopic": pb.BrowseTopicRequest(topic="home/t"),
+        "BrowsePartition": pb.BrowsePartitionRequest(parent="home"),
+        "PublishMessage": pb.PublishMessageRequest(topic="home/t", text="hello"),
+        "FindMessages": pb.FindMessagesRequest(parent="home", key="k"),
+        "GetMessage": pb.GetMessageRequest(position=position),
+        "TraceMessage": pb.TraceMessageRequest(position=position),
+        "ListGroups": pb.ListGroupsRequest(),
+        "GetGroup": pb.GetGroupRequest(group="g"),
+        "ResetGroup": pb.ResetGroupRequest(group="g", latest=True),
+        "ListDeadLetters": pb.ListDeadLettersRequest(group="g"),
+        "RequeueDeadLetters": pb.RequeueDeadLettersRequest(group="g", offsets=[1]),
+        "DeleteDeadLetters": pb.DeleteDeadLettersRequest(group="g", all=True),
+        "DeleteGroup": pb.DeleteGroupRequest(group="g"),
+        "ListClients": pb.ListClientsRequest(),
+        "GetClient": pb.GetClientRequest(client_id="c"),
+        "KickClient": pb.KickClientRequest(client_id="c"),
+        "EndSession": pb.EndSessionRequest(client_id="c"),
+        "ListTimers": pb.ListTimersRequest(),
+        "RecallTimers": pb.RecallTimersRequest(positions=[world.timer]),
+        "ListTransactions": pb.ListTransactionsRequest(),
+        "EndTransactions": pb.EndTransactionsRequest(positions=[world.half]),
+        "GetStore": pb.GetStoreRequest(),
+        "StageStore": pb.StageStoreRequest(name=stage_name),
+        "GetConfiguration": pb.GetConfigurationRequest(),
+        "ReloadConfiguration": pb.ReloadConfigurationRequest(),
+        "ListUsers": pb.ListUsersRequest(),
+        "CreateUser": pb.CreateUserRequest(name="new", keys=keys),
+        "ChangePassword": pb.ChangePasswordRequest(name="new", keys=keys),
+        "DeleteUser": pb.DeleteUserRequest(name="new"),
+        "ListRules": pb.ListRulesRequest(),
+        "SetRules": pb.SetRulesRequest(user="other", rules=["allow both x"]),
+        "CheckRules": pb.CheckRulesRequest(user="other", topic="x"),
+        "GetCluster": pb.GetClusterRequest(),
+        "ChangeLeader": pb.ChangeLeaderRequest(node="n1"),
+        "DrainNode": pb.DrainNodeRequest(node="n1"),
+        "UndrainNode": pb.UndrainNodeRequest(node="n1"),
+    }
+
+
+def rule_of(right: Right, request: Message) -> str:
+    """The rule that gives a right, and nothing more."""
+    does = "subscribe" if right.action in {SUB, LIST, GET} else "publish"
+    if right.each:
+        return f"allow {does} home/#"
+    name = resource_of(right, request)
+    if right.kind == TOPIC and right.action in {PUB, SUB}:
+        return f"allow {does} {name}"
+    return f"allow {does} {resource_name(right.kind, name).decode()}"
+
+
+@pytest.mark.parametrize("face", ["over_http", "over_grpc"])
+async def test_every_method_needs_each_of_its_rights_and_no_other(world: World, face: str) -> None:
+    call = getattr(world, face)
+    with stage(world.node.config.data_dir) as folder:
+        asked = requests(world, folder.name)
+        assert set(asked) == {method.name for method in METHODS}
+        for method in sorted(METHODS, key=lambda each: list(asked).index(each.name)):
+            request = asked[method.name]
+            rules = [rule_of(right, request) for right in method.rights]
+            for missing in rules:
+                others = [rule for rule in rules if rule != missing]
+                # what everybody has at most, and is not enough: all topics, and the resources of other names
+                await set_rules(world.node, OPERATOR, *others, "allow both away/#", "allow both $management/x/#")
+                await expect_less(method, request, call)
+            await set_rules(world.node, OPERATOR, *rules)
+            await expect_reply(method, request, call)
+    await world.client.drop()
+
+
+async def expect_less(method: Method, request: Message, call: Call) -> None:
+    """The call is refused, or its reply does not have what the right is about."""
+    reply, refused = await outcome(method, request, call)
+    if reply is None:
+        assert refused is not None
+        assert refused.code == "PERMISSION_DENIED", f"{method.name}: {refused}"
+        assert "no rule allows it" in str(refused)
+    else:
+        assert method.name in HIDING, f"{method.name} was carried out"
+        assert b"device" not in reply.SerializeToString(), f"{method.name} shows a message"
+
+
+async def expect_reply(method: Method, request: Message, call: Call) -> None:
+    reply, refused = await outcome(method, request, call)
+    if method.name in CLUSTERED:
+        assert refused is not None
+        assert refused.code == "FAILED_PRECONDITION", f"{method.name}: {refused}"
+    else:
+        assert isinstance(reply, method.reply), f"{method.name}: {refused}"
+        assert method.name not in HIDING or b"device" in reply.SerializeToString(), method.name
+
+
+async def outcome(method: Method, request: Message, call: Call) -> tuple[Message | None, Refused | None]:
+    try:
+        return await call(method, request), None
+    except Refused as refused:
+        return None, refused
+
+
+@pytest.mark.parametrize("face", ["over_http", "over_grpc"])
+async def test_who_is_not_known_is_refused(make_node: MakeNode, face: str) -> None:
+    world = World(await make_node(grpc__auth=["password"], http__auth=["password"]))
+    with pytest.raises(Refused, match="UNAUTHENTICATED"):
+        await getattr(world, face)(method_named("GetStore"), pb.GetStoreRequest())
+
+
+@pytest.mark.parametrize("face", ["over_http", "over_grpc"])
+async def test_the_default_of_a_front_allows_nothing_here(node: Node, face: str) -> None:
+    """Anonymous callers may do everything on the gRPC port of such a node, and read `/metrics`."""
+    with pytest.raises(Refused, match="PERMISSION_DENIED"):
+        await getattr(World(node), face)(method_named("BrowseTopic"), pb.BrowseTopicRequest(topic="home/t"))
+
+
+@pytest.mark.parametrize("face", ["over_http", "over_grpc"])
+async def test_a_rule_that_denies_counts(world: World, face: str) -> None:
+    rules = "deny subscribe $management/group/g", "allow both $management/#"
+    await set_rules(world.node, OPERATOR, *rules)
+    call = getattr(world, face)
+    await call(method_named("GetStore"), pb.GetStoreRequest())
+    with pytest.raises(Refused, match="PERMISSION_DENIED"):
+        await call(method_named("GetGroup"), pb.GetGroupRequest(group="g"))
+    with pytest.raises(Refused, match="PERMISSION_DENIED"):
+        await call(method_named("ListGroups"), pb.ListGroupsRequest())  # it would show the group
+    await world.client.drop()
+
+
+def method_named(name: str) -> Method:
+    return next(method for method in METHODS if method.name == name)
+
+
+def test_the_table_of_rights_is_up_to_date() -> None:
+    assert within_marks(PAGE.read_text(encoding="utf-8")) == table(), "run `make proto`"

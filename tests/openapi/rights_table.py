@@ -1,0 +1,44 @@
+"""The table of docs/management.md: every method of the management surface with its way and its rights."""
+
+from typing import Final
+
+from gateway.management.methods import METHODS, Method
+from gateway.management.proto.options_pb2 import GET, LIST, PUB, SUB, TOPIC, Kind, Right
+from tests.openapi.description import right_text
+from tests.openapi.protos import ROOT
+
+PAGE: Final = ROOT / "docs/management.md"
+_BEGIN: Final = "<!-- table of rights: written by `make proto` -->\n"
+_END: Final = "<!-- end of the table -->\n"
+
+
+def table() -> str:
+    """The table, in Markdown."""
+    lines = ["| method | HTTP | right | rule that gives it |", "| --- | --- | --- | --- |"]
+    lines += [_line(method) for method in METHODS]
+    return "\n".join(lines) + "\n"
+
+
+def within_marks(page: str) -> str:
+    """The part of the page that is the table."""
+    return page.partition(_BEGIN)[2].partition(_END)[0]
+
+
+def with_table(page: str) -> str:
+    """The page with the table as it should be."""
+    before, begin, rest = page.partition(_BEGIN)
+    return before + begin + table() + _END + rest.partition(_END)[2]
+
+
+def _line(method: Method) -> str:
+    rights = "<br>".join(right_text(right) for right in method.rights)
+    rules = "<br>".join(f"`{_rule(right)}`" for right in method.rights)
+    return f"| `{method.service}.{method.name}` | `{method.verb} {method.path}` | {rights} | {rules} |"
+
+
+def _rule(right: Right) -> str:
+    does = "subscribe" if right.action in {GET, LIST, SUB} else "publish"
+    name = right.name or (right.field.upper() if right.field else "TOPIC" if right.each else "#")
+    name += "/#" if right.below else ""
+    is_of_topic = right.kind == TOPIC and right.action in {PUB, SUB}
+    return f"allow {does} {name if is_of_topic else f'$management/{Kind.Name(right.kind).lower()}/{name}'}"

@@ -1,0 +1,186 @@
+"""The commands over the management surface: `topic`, `message`, `group`, `dlq`, `timer`, `txn`, `config`, `store`, and
+how they reach a node on another machine."""
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.node.node import Node
+from record.layout import FLAG_DELAYED, FLAG_HALF
+from sluice.cli import main
+from tests.gateway.conftest import MakeNode, make_node
+from tests.gateway.management.world import give_up, store_messages
+from tests.gateway.people import set_rules, set_user
+
+__all__ = ["make_node"]  # the fixture
+
+
+@pytest.fixture
+async def node(make_node: MakeNode) -> Node:
+    return await make_node(http__auth=["password"])
+
+
+class Run:
+    """Runs a command beside the node that is in this loop."""
+
+    def __init__(self, node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+        self.flags = ["--data-dir", str(node.config.data_dir)]
+        self._capsys = capsys
+        self.error = ""
+
+    async def __call__(self, *words: str, code: int = 0) -> list[str]:
+        assert await asyncio.to_thread(main, [*words, *self.flags]) == code
+        shown = self._capsys.readouterr()
+        self.error = shown.err
+        return shown.out.splitlines()
+
+    async def rows(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in await self(*words, "--json", code=code)]
+
+
+@pytest.fixture
+def run(node: Node, capsys: pytest.CaptureFixture[str]) -> Run:
+    return Run(node, capsys)
+
+
+async def test_topics(node: Node, run: Run) -> None:
+    assert await run("topic", "publish", "home/bath/temp", "21.5", "--qos", "1", "--property", "key=k") != []
+    await store_messages(node, (b"home/hall", b"\xff\x00"), (b"home/hall", b"y"))
+    assert await run("topic", "list") == ["home/"]
+    assert await run("topic", "list", "home", "--depth", "2") == ["bath/", "  temp (1 messages)", "hall (2 messages)"]
+    assert await run("topic", "list", "home", "--limit", "1") == ["bath/"]
+    assert "there are more names" in run.error
+    assert await run("topic", "list", "--prefix", "home/h") == ["home/hall"]
+    (row,) = await run.rows("topic", "list", "home", "--after", "bath")
+    assert (row["path"], row["messages"]) == ("home/hall", 2)
+    (row,) = await run.rows("topic", "get", "home/bath/temp")
+    assert (row["end"], row["last"]["text"], row["last"]["properties"]) == (1, "21.5", [{"name": "key", "value": "k"}])
+    lines = await run("topic", "get", "home/bath/temp")
+    assert lines[0] == "home/bath/temp: 1 messages, offsets [0, 1)"
+    assert lines[-1] == "  key = k"
+    first, second = await run("topic", "browse", "home/hall")
+    assert first.endswith("home/hall qos 1 from device: '2 bytes ff 00'")
+    assert second.endswith(": 'y'")
+    assert len(await run("topic", "browse", "home/hall", "--limit", "1")) == 1
+    (row,) = await run.rows("topic", "browse", "home/hall", "--offset", "0", "--limit", "1")
+    assert (row["offset"], row["payload"], "text" in row) == (0, "/wA=", False)
+    assert await run("topic", "browse", "home/hall", "--since", "2100-01-01") == []
+    found = [await run("topic", "browse", "home", "--partition", str(number)) for number in range(4)]
+    assert sum(map(len, found)) == 3
+
+
+async def test_a_payload_from_standard_input(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n")))
+    (row,) = await run.rows("topic", "publish", "t")
+    (message,) = await run.rows("message", "get", str(row["position"]))
+    assert message["payload"] == "/wo="
+
+
+async def test_messages(node: Node, run: Run) -> None:
+    (position,) = await store_messages(node, (b"home/t", b"x"))
+    await give_up(node, b"g", b"home", 1)
+    (line,) = await run("message", "find", "home", "--key", "k")
+    assert line.endswith("home/t qos 1 from device: 'x'")
+    assert (await run("message", "get", str(position)))[0] == line
+    assert await run("message", "get", f"{position:016X}") == await run("message", "get", str(position))
+    events = await run("message", "trace", str(position))
+    assert [line.split()[2] for line in events] == ["stored", "leased", "dead"]
+    assert "by g (m), offset 0 of home[" in events[1]
+    await run("message", "get", "123456789", code=1)
+    assert "sluice message get: " in run.error
+
+
+async def test_groups_and_their_dead_letters(node: Node, run: Run) -> None:
+    await store_messages(node, *[(b"home/t", b"%d" % number) for number in range(5)])
+    await give_up(node, b"g", b"home", 3)
+    assert await run("group", "list") == ["g: lag 2, 2 leased or to be retried, 3 dead letters"]
+    lines = await run("group", "get", "g")
+    assert lines[0] == "g: 4 queues, 3 dead letters"
+    assert any("finished up to offset 3, 2 leased or to be retried, lag 2 (" in line for line in lines)
+    assert "lag 0" in (await run("group", "reset", "g", "--to", "latest"))[1]
+    await run("group", "reset", "g", "--to", "2020-01-01T00:00:00Z")
+    (row,) = await run.rows("group", "get", "g")
+    assert sum(each["lag"] for each in row["queues"]) == 5
+    await run("group", "reset", "g", "--to", "3", code=2)
+    assert "an offset needs --queue" in run.error
+    first, why, *_ = await run("dlq", "list", "g")
+    assert first.endswith("from device: '0'")
+    assert why.startswith("  forwarded at delivery 1, first at 20")
+    assert await run("dlq", "requeue", "g", "1", "--topic", "again") == ["requeued 1 dead letters"]
+    assert await run("dlq", "delete", "g", "0", "1", code=1) == [
+        "deleted 1 dead letters; finished already, or leased by a consumer: 1"
+    ]
+    assert await run.rows("dlq", "delete", "g", "--all") == [{"group": "g", "deleted": 1, "missing": []}]
+    assert await run("dlq", "list", "g") == []
+    await run("dlq", "delete", "g", code=2)
+    assert await run("group", "delete", "g") == ["deleted g"]
+    await run("group", "get", "g", code=1)
+    assert "there is no group 'g'" in run.error
+    await run("group", "get", "", code=2)
+
+
+async def test_held_messages(node: Node, run: Run) -> None:
+    (timer,) = await store_messages(node, (b"home/a", b"x"), flags=1 | FLAG_DELAYED)
+    halves = await store_messages(node, (b"home/b", b"x"), (b"home/c", b"x"), flags=1 | FLAG_HALF)
+    assert await run("timer", "list") == [f"{timer:>12} home/a due 2096-10-02T07:06:40.000Z from device"]
+    assert await run("timer", "recall", str(timer)) == ["recalled 1 messages"]
+    assert await run("timer", "recall", str(timer), code=1) == [f"recalled 0 messages; not held: {timer}"]
+    assert [row["position"] for row in await run.rows("txn", "list")] == halves
+    assert await run("txn", "commit", str(halves[0])) == ["committed 1 messages"]
+    assert await run.rows("txn", "rollback", str(halves[1])) == [{"rolled_back": 1, "missing": []}]
+
+
+async def test_configuration_and_store(node: Node, run: Run) -> None:
+    assert "mqtt.max_in_flight = 1024  # default" in await run("config", "show")
+    changed = {row["name"]: row for row in await run.rows("config", "show", "--changed")}
+    assert changed["http.auth"] == {"name": "http.auth", "value": '["password"]', "source": "the command line"}
+    assert "mqtt.max_in_flight" not in changed
+    assert await run("config", "reload") == ["reloaded the certificates"]
+    (row,) = await run.rows("store", "status")
+    assert (row["begin"], row["failed"], len(row["segments"])) == (0, False, 1)
+    assert (await run("store", "status"))[0].startswith("the log has positions [0, ")
+    await run("cluster", "status", code=1)
+    assert "this node is not part of a cluster" in run.error
+
+
+async def test_a_node_on_another_machine(node: Node, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await set_user(node, "alice", b"wonderland")
+    url = f"http://127.0.0.1:{node.ports.http}"
+    run.flags = ["--host", url]
+    await run("store", "status", code=1)
+    assert "authentication is required: password" in run.error
+    secret = tmp_path / "password"
+    secret.write_text("wonderland\n")
+    run.flags = ["--host", url, "--username", "alice", "--password-file", str(secret)]
+    await run("store", "status", code=1)
+    assert "this needs the right to GET cluster store, and no rule allows it" in run.error
+    await set_rules(node, "alice", "allow subscribe $management/#")
+    await run("store", "status")
+    monkeypatch.setenv("MQTT_PASSWORD", "wonderland")
+    run.flags = ["--host", url, "--username", "alice"]
+    await run("user", "list")
+    for wrong, code, says in (
+        ("ftp://x", 2, "--host is http://host:port or https://host:port"),
+        ("127.0.0.1:8080", 2, "--host is http://host:port or https://host:port"),
+        ("http://127.0.0.1:1", 1, "cannot be reached"),
+        (f"https://127.0.0.1:{node.ports.http}", 1, "cannot be reached"),
+    ):
+        run.flags = ["--host", wrong, "--username", "alice"]
+        await run("store", "status", code=code)
+        assert says in run.error
+    run.flags = ["--host", f"http://127.0.0.1:{node.ports.mqtt}"]
+    await run("store", "status", code=1)
+    assert "Traceback" not in run.error
+
+
+async def test_no_node_runs(node: Node, run: Run, tmp_path: Path) -> None:
+    await node.stop()
+    await run("topic", "list", code=1)
+    assert "no node runs on" in run.error
+    run.flags = ["--data-dir", str(tmp_path / "none")]
+    await run("topic", "list", code=1)
+    assert "there is no data folder at" in run.error
