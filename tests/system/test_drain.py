@@ -180,8 +180,9 @@ async def test_devices_move_and_lose_nothing_and_the_node_is_stopped(cluster: Cl
         assert [each.moves for each in (*publishers, *subscribers)] == [1, 1, 1, 1]
         assert await asyncio.to_thread(cluster.leader) is not n1
         assert (await asyncio.to_thread(n1.health))["status"] == "the node is drained"
-        clients = next(facts["clients"] for facts in await facts_of(n2) if "clients" in facts)
-        assert clients["n1"] == {"devices": 0, "service_calls": 0}
+        known = next(facts["clients"] for facts in await facts_of(n2) if facts["clients"])
+        clients = {each["node"]: each for each in known}
+        assert clients["n1"] == {"node": "n1", "is_known": True, "devices": 0, "service_calls": 0}
         assert clients["n2"]["devices"] == 4, "n3 has weight 0"
         await come(subscribers, tasks)
         assert not await asyncio.to_thread(n1.stop)
