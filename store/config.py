@@ -27,6 +27,28 @@ def hours_of_day(text: str) -> frozenset[int]:
 
 
 @dataclass(slots=True, frozen=True)
+class TierConfig:
+    """Settings of the tier: the object store that old segments go to. Raises ValueError for a value out of range."""
+
+    store: str = ""  # its address, as `store.tier.stores.open_objects` has it; "": there is none
+    retention_local_bytes: int = 1 << 30  # of the log that stay in files here, if all segments before are in the tier
+    cache_bytes: int = 64 << 20  # blocks of old segments in memory
+    max_reads: int = 4  # of old segments in the tier, in threads at a time
+    options: Mapping[str, str | int | float | bool] = field(default_factory=dict)  # of the object store
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a tier."""
+        return bool(self.store)
+
+    def __post_init__(self) -> None:
+        if self.retention_local_bytes < 0 or self.cache_bytes < 0:
+            raise ValueError("retention_local_bytes and cache_bytes must not be negative")
+        if self.max_reads < 1:
+            raise ValueError("max_reads must be at least 1")
+
+
+@dataclass(slots=True, frozen=True)
 class StoreConfig:
     """Settings of a store. Raises ValueError for a value out of range.
 
@@ -58,7 +80,8 @@ class StoreConfig:
     retention_age_s: float = 0  # remove segments whose newest record is older; 0: never
     retention_parents: Mapping[bytes, float] = field(default_factory=dict)  # retention_age_s of these parent topics
     retention_bytes: int = 0  # remove the oldest segments while the rest has at least these bytes; 0: never
-    retention_free_bytes: int = 0  # remove the oldest segments while the disk has fewer bytes free; 0: never
+    # Remove the oldest segments while the disk has fewer bytes free; 0: never. With a tier, only their files.
+    retention_free_bytes: int = 0
     retention_keep_bytes: int = 1 << 30  # of log that `retention_free_bytes` leaves
     retention_hours: str = ""  # UTC; removal by age waits for these hours of the day (`hours_of_day`)
     retention_check_s: float = 10.0  # time between retention's checks
@@ -75,6 +98,7 @@ class StoreConfig:
     transaction_check_s: float = 60.0  # time before each check of an open transaction with its producer
     lease_s: float = 5.0  # of a separate gateway; it counts as dead when it sends no heartbeat for as long
     transaction_checks: int = 15  # per transaction; it is rolled back after them
+    tier: TierConfig = field(default_factory=TierConfig)
 
     @property
     def max_record(self) -> int:

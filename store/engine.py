@@ -32,6 +32,7 @@ from store.log.disk import Disk
 from store.log.writer import Clock, SealedBatch, clock_ms
 from store.opening import OpenedStore, open_store
 from store.retention.retention import Retention
+from store.tier.objects import Objects
 
 logger = logging.getLogger(__name__)
 
@@ -67,20 +68,30 @@ class Engine(LocalStore):
             self._checkpointed,
             self._held.wait_for_commits,
             opened.clock,
+            opened.tier,
         )
         self.gateway_registry = GatewayRegistry(self._views.gateways, self._log.append, opened.config.lease_s)
         self._segment_end = 0  # of the segment that was written last
         self._begun_at = 0  # the log's end when the store was open
 
     @classmethod
-    async def open(cls, path: Path, config: StoreConfig, disk: Disk | None = None, clock: Clock = clock_ms) -> "Engine":
+    async def open(
+        cls,
+        path: Path,
+        config: StoreConfig,
+        disk: Disk | None = None,
+        clock: Clock = clock_ms,
+        objects: Objects | None = None,
+    ) -> "Engine":
         """Open and recover the data folder. Create it if it does not exist.
+
+        objects: the object store of the tier, in place of the configured one.
 
         Raises `LogCorrupt` for damage other than a torn tail, `StoreError` when another process has the folder open,
         and OSError when the disk fails.
         """
         run = asyncio.get_running_loop().run_in_executor
-        return await cls.start(await run(None, open_store, path, config, disk or Disk(), clock), config)
+        return await cls.start(await run(None, open_store, path, config, disk or Disk(), clock, objects), config)
 
     @classmethod
     async def start(cls, opened: OpenedStore, config: StoreConfig) -> "Engine":

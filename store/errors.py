@@ -76,6 +76,10 @@ class NoSuchMessage(StoreError):
     """There is no message with this id: retention removed it, or the id was never a message's position."""
 
 
+class TierUnavailable(StoreError):
+    """The object store that has this part of the log does not answer: try again later."""
+
+
 class LogCorrupt(StoreError):
     """The log is damaged before its tail, and the damage is not skipped. The text names segment and position."""
 

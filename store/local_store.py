@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from store.api import CommitListener, Listening, StoreStats
+from store.api import CommitListener, Listening, StoreStats, TierStats
 from store.commit_listeners import EVERY_COMMIT, CommitListeners
 from store.config import StoreConfig
 from store.errors import StoreClosed, StoreError, StoreFailed
@@ -21,6 +21,7 @@ from store.log.writer import SealedBatch
 from store.opening import OpenedStore
 from store.queries import Queries
 from store.retention.removal import Removal
+from store.tier.tier import Tier
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,8 @@ class LocalStore(Queries):
         self._database = opened.database
         self._views = opened.views
         self._tail = TailCache(config.tail_cache_bytes)
-        self._reader = LogReader(self._segments, self._tail, opened.config.max_reads)
+        self._tier = opened.tier
+        self._reader = LogReader(self._segments, self._tail, opened.config.max_reads, opened.tier)
         self._writer = opened.writer
         self._listeners = CommitListeners()
         self._log = CommitLog(
@@ -172,6 +174,22 @@ class LocalStore(Queries):
             damaged_bytes=size,
             damage_met=len(self._reader.met),
             failed=self._log.failed,
+            tier=None if self._tier is None else self._tier_stats(self._tier),
+        )
+
+    def _tier_stats(self, tier: Tier) -> TierStats:
+        segments, last = self._segments, tier.tiered.last
+        end = max(segments.begin, self._views.begin) if last is None else last.base + segments.size
+        return TierStats(
+            segments=len(tier.tiered.segments),
+            object_bytes=tier.object_bytes,
+            local_begin=max(segments.begin, self._views.begin),
+            waiting_bytes=max(segments.base_of(self._log.end) - end, 0),
+            reads=tier.reads,
+            hits=tier.hits,
+            cache_bytes=tier.cache_bytes,
+            errors=tier.errors,
+            error=tier.error,
         )
 
     def _after_batch(self, batch: SealedBatch) -> None:
@@ -269,6 +287,8 @@ class LocalStore(Queries):
             logger.error("flushing the views failed; a restart replays more", exc_info=error)
 
     def _close_files(self) -> None:
+        if self._tier is not None:
+            self._tier.close()
         self._database.close()
         self._segments.close()
         if self._is_discarded:

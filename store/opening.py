@@ -7,16 +7,22 @@ from pathlib import Path
 
 from store.config import StoreConfig
 from store.data_folder import Folder, Meta
-from store.errors import StoreError
+from store.errors import LogCorrupt, StoreError
 from store.exports.stage import remove_left
 from store.log.commitlog import Decide
 from store.log.disk import Disk
 from store.log.recovery import Recovered, missing_at_begin, recover, sound_batches
-from store.log.segments import Segments
+from store.log.segments import Segments, segment_name
+from store.log.tiered import FILE as TIERED
 from store.log.writer import Clock, Writer
 from store.repair.salvage import forget_reclaimed, salvage
+from store.tier.codec import Zstd
+from store.tier.objects import Objects
+from store.tier.stores import open_objects
+from store.tier.tier import Tier
 from store.views.database.database import Database, saved_checkpoint
 from store.views.fold import Views
+from store.views.log_begin import saved_begin
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +30,7 @@ logger = logging.getLogger(__name__)
 class OpenedStore:
     """The parts of an opened store. The opening thread hands them to the loop."""
 
-    __slots__ = ("clock", "config", "database", "decide", "folder", "meta", "segments", "views", "writer")
+    __slots__ = ("clock", "config", "database", "decide", "folder", "meta", "segments", "tier", "views", "writer")
 
     def __init__(
         self,
@@ -37,6 +43,7 @@ class OpenedStore:
         writer: Writer,
         clock: Clock,
         decide: Decide | None = None,
+        tier: Tier | None = None,
     ) -> None:
         self.folder = folder
         self.meta = meta
@@ -47,9 +54,15 @@ class OpenedStore:
         self.writer = writer
         self.clock = clock
         self.decide = decide  # of a shared log that this process writes
+        self.tier = tier
 
 
-def open_store(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> OpenedStore:
+def open_store(
+    path: Path, config: StoreConfig, disk: Disk, clock: Clock, objects: Objects | None = None
+) -> OpenedStore:
+    """Open and recover a data folder. objects: the object store of the tier, in place of the configured one."""
+    if objects is None and config.tier.is_on:
+        objects = open_objects(config.tier.store, config.tier.options)
     with ExitStack() as undo:
         folder = Folder(path, disk)
         undo.callback(folder.close)
@@ -73,13 +86,19 @@ def open_store(path: Path, config: StoreConfig, disk: Disk, clock: Clock) -> Ope
         database, recovered = recover_views(folder, config, segments)
         undo.callback(database.close)
         views = open_views(database, config, segments, recovered)
+        if objects is None and views.begin < recovered.begin:
+            text = f"segments before {recovered.begin} are in a tier, and none is configured"
+            raise StoreError(f"{text}: set tier.store, or remove {folder.log / TIERED} to give them up")
         _replay(views, segments, recovered.end)
         store_time = max(views.store_time, recovered.store_time)
         meta = folder.begin_epoch(meta, recovered.end)
         writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
         writer.open()
         undo.pop_all()
-    return OpenedStore(folder, meta, config, segments, database, views, writer, clock)
+    tier = None
+    if objects is not None:
+        tier = Tier(segments, objects, Zstd(), config.tier, [opening.name for opening in meta.openings])
+    return OpenedStore(folder, meta, config, segments, database, views, writer, clock, tier=tier)
 
 
 def as_made(config: StoreConfig, meta: Meta) -> StoreConfig:
@@ -93,9 +112,23 @@ def as_made(config: StoreConfig, meta: Meta) -> StoreConfig:
 
 
 def open_views(database: Database, config: StoreConfig, segments: Segments, recovered: Recovered) -> Views:
-    """The views as of their checkpoint."""
+    """The views as of their checkpoint. The log has what is in files, and in front of that what is in the tier.
+
+    Raises `LogCorrupt` if segments between the two are missing.
+    """
     database.put_log_begin(recovered.begin)
-    views = Views(database, config, recovered.begin, recovered.begin_time, segments.gone)
+    first, last = segments.tiered.first, segments.tiered.last
+    if first is None or last is None or last.base + segments.size < recovered.begin <= saved_begin(database):
+        # What is in the tier, if anything, is before the log's begin.
+        views = Views(database, config, recovered.begin, recovered.begin_time, segments.gone)
+    elif last.base + segments.size < recovered.begin:
+        missing = last.base + segments.size
+        raise LogCorrupt(segment_name(missing), missing, "the segment is missing")
+    else:
+        begin = min(first.base, recovered.begin)
+        views = Views(database, config, begin, first.time_ms if begin else 0, segments.gone)
+        if begin < recovered.begin:
+            views.forget_files(recovered.begin)
     views.held.kept_below = segments.whole_from
     return views
 

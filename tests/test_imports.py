@@ -48,6 +48,8 @@ STORE_FLOORS = (
     ("api",),
     ("commit_listeners", "control", "log"),
     ("data_folder", "file_copy", "views"),
+    ("object_store",),
+    ("tier",),
     ("cluster", "find", "gateways", "groups", "held", "producer_progress", "repair", "retention"),
     ("queries",),
     ("exports",),

@@ -24,6 +24,8 @@ from gateway.config.limits import any_of, bounded, check_table, one_of
 from gateway.config.listeners import WAYS, ListenerConfig, check, check_client_ids, parse_address
 from gateway.config.split import SplitConfig
 from gateway.config.split import check as check_split
+from gateway.config.tier import TierConfig
+from gateway.config.tier import check as check_tier
 from matcher.names import MAX_LENGTH, MAX_LEVELS
 from record.layout import HEADER_SIZE
 from store.config import hours_of_day
@@ -215,6 +217,7 @@ class Config:
     split: SplitConfig = field(default_factory=SplitConfig)
     store: StoreSettings = field(default_factory=StoreSettings)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    tier: TierConfig = field(default_factory=TierConfig)
     # Where each setting that is not a default comes from, by dotted path. No setting itself.
     sources: dict[str, str] = field(default_factory=dict, compare=False)
 
@@ -381,6 +384,7 @@ def _check(config: Config) -> None:
     for prefix, table in tables.items():
         _require(prefix, check_table(table))
     _require("split.", check_split(config.split, bool(config.cluster.log)))
+    _require("tier.", check_tier(config.tier, bool(config.cluster.log)))
     _require("cluster.", check_cluster(config.cluster, bool(config.split.certificate)))
     if config.http.port < 0 and config.split.role != "gateway":
         raise ConfigError("http.port must be between 0 and 65535: only a gateway may have none")

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from gateway.config.config import Config
-from store.config import StoreConfig
+from store.config import StoreConfig, TierConfig
 
 
 def store_config(config: Config) -> StoreConfig:
@@ -13,4 +13,4 @@ def store_config(config: Config) -> StoreConfig:
     settings["retention_parents"] = {name.encode(): age_s for name, age_s in config.store.retention_parents.items()}
     settings["retry_delays_s"] = tuple(config.store.retry_delays_s)
     settings["lease_s"] = settings.pop("lease_ms") / 1000
-    return StoreConfig(**settings)
+    return StoreConfig(**settings, tier=TierConfig(**asdict(config.tier)))

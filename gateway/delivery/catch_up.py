@@ -33,12 +33,13 @@ from gateway.observe.throttled_log import log_failure
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
 from store.api import MessageStore
-from store.errors import OffsetOutOfRange, StoreError
+from store.errors import OffsetOutOfRange, StoreError, TierUnavailable
 
 log = logging.getLogger(__name__)
 
 _MOST_IN_FLIGHT: Final = 1 << 17  # messages, of all sessions that are behind
 _KEEP_READS_S: Final = 10.0  # that shared reads are kept after the last session has caught up
+_TIER_RETRY_S: Final = 1.0  # after a read of old messages that the tier did not answer
 _LEAST_WINDOW: Final = 16  # messages that each may have in flight in any case
 
 
@@ -51,6 +52,7 @@ class CatchUp:
         self._on_failed = on_failed  # the session's backlog cannot be read: it cannot go on
         self._turns = TurnQueue(self._run_turn, self._left)
         self._behind: set[Session] = set()  # that have a backlog, in line or not; open sessions only
+        self._away: set[Session] = set()  # that wait for the tier
         self._released = ReleasedMessages(store)
         self._resends = Resends(store)
         self._log_catch_up = LogCatchUp(store, router, self._released)
@@ -105,6 +107,9 @@ class CatchUp:
         session.begin_turn(max(self.least_window, self.most_in_flight // len(self._behind)))
         try:
             has_read = await self._read(session)
+        except TierUnavailable:
+            self._wait_for_tier(session)
+            return False
         except StoreError as error:
             # The backlog stays in the log: the session goes on from there when it is opened again.
             log_failure(log, error, "reading the backlog of %r failed: %s", session.client_id)
@@ -114,6 +119,16 @@ class CatchUp:
             log.exception("reading the backlog of %r failed", session.client_id)  # other sessions go on
             return False
         return (has_read or session.has_news) and _may_send(session)
+
+    def _wait_for_tier(self, session: Session) -> None:
+        """Read again in a moment: others go on meanwhile."""
+        if session not in self._away:
+            self._away.add(session)
+            asyncio.get_running_loop().call_later(_TIER_RETRY_S, self._read_again, session)
+
+    def _read_again(self, session: Session) -> None:
+        self._away.discard(session)
+        self.start(session)
 
     def _left(self, session: Session) -> None:
         """The session is out of the line: it has caught up, has no room, or is closed."""

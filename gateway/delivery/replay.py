@@ -30,10 +30,11 @@ from matcher.reserved import REPLAY, REPLAY_END, words_of
 from record import scan, split, store_time_of
 from record.layout import FLAG_HELD, Kind
 from store.api import Chunk, MessageStore, topic_queue
-from store.errors import OffsetOutOfRange, StoreError
+from store.errors import OffsetOutOfRange, StoreError, TierUnavailable
 
 log = logging.getLogger(__name__)
 
+_TIER_RETRY_S: Final = 1.0  # after a read that the tier did not answer
 _MOST_FETCHED: Final = 256  # messages of a queue that are read at once
 
 
@@ -80,6 +81,8 @@ class Replays:
                 del self._line[session]
                 try:
                     await self._serve(session)
+                except TierUnavailable:
+                    asyncio.get_running_loop().call_later(_TIER_RETRY_S, self.start, session)
                 except StoreError as error:
                     # The replay goes on from where it is when the session is opened again.
                     log_failure(log, error, "reading the past for %r failed: %s", session.client_id)

@@ -63,6 +63,8 @@ class HttpPages:
             body |= {"free_bytes": stats.free_bytes}
         if stats.damaged_places or stats.damage_met:
             body |= {"damaged_places": stats.damaged_places, "damage_met": stats.damage_met}
+        if stats.tier is not None and stats.tier.error:
+            body |= {"tier": "failing", "tier_waiting_bytes": stats.tier.waiting_bytes}
         return _health(body, self._cluster)
 
     async def metrics(self, request: web.Request) -> web.Response:

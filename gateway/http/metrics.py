@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.http.cluster_state import ClusterState
 from gateway.net.admission import Admission
-from store.api import LogStore
+from store.api import LogStore, TierStats
 
 Figures = Mapping[str, int]  # as `gateway.node.devices` has them
 
@@ -183,6 +183,23 @@ class NodeCollector:
             ("sluice_store_damage_met", "Other places where reads met damage since the start", stats.damage_met),
         ):
             yield GaugeMetricFamily(name, text, value=value)
+        if stats.tier is not None:
+            yield from _tier_metrics(stats.tier)
+
+
+def _tier_metrics(tier: TierStats) -> Iterable[Metric]:
+    for name, text, value in (
+        ("sluice_tier_segments", "Segments of the log in the tier", tier.segments),
+        ("sluice_tier_object_bytes", "Bytes of their objects", tier.object_bytes),
+        ("sluice_tier_local_begin", "Position from which on segments are on this disk", tier.local_begin),
+        ("sluice_tier_waiting_bytes", "Bytes in closed segments that are not in the tier yet", tier.waiting_bytes),
+        ("sluice_tier_cache_bytes", "Bytes of old segments in memory", tier.cache_bytes),
+        ("sluice_tier_failing", "1 when the last request to write or to read failed", int(bool(tier.error))),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
+    yield CounterMetricFamily("sluice_tier_reads", "Requests for blocks of old segments", value=tier.reads)
+    yield CounterMetricFamily("sluice_tier_hits", "Blocks of old segments found in memory", value=tier.hits)
+    yield CounterMetricFamily("sluice_tier_errors", "Requests to the tier that failed", value=tier.errors)
 
 
 def _by_gateway(

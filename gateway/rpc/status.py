@@ -15,6 +15,7 @@ from store.errors import (
     StoreClosed,
     StoreError,
     StoreFailed,
+    TierUnavailable,
     TooManyGroups,
     ViewsDamaged,
 )
@@ -35,6 +36,7 @@ _CODES: Final[dict[type[StoreError], grpc.StatusCode]] = {
     StoreBusy: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StoreClosed: grpc.StatusCode.UNAVAILABLE,
     StoreFailed: grpc.StatusCode.UNAVAILABLE,
+    TierUnavailable: grpc.StatusCode.UNAVAILABLE,
     TooManyGroups: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ViewsDamaged: grpc.StatusCode.DATA_LOSS,
 }

@@ -29,7 +29,7 @@ from gateway.shared.leases import TICKS, LeasedMessage, Leases, Offsets
 from gateway.shared.member import SharedMember
 from record import split
 from store.api import GroupStore, Handed, PopRequest, Start
-from store.errors import StoreBusy, StoreError
+from store.errors import StoreBusy, StoreError, TierUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class SharedGroup:
                     await self._pop(room)
                 else:
                     break
-        except StoreBusy:
+        except (StoreBusy, TierUnavailable):
             self._loop.call_later(_BUSY_SECONDS, self.wake)
         except StoreError as error:
             log_failure(log, error, "messages of %r cannot be had: %s", self.name)

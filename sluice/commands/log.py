@@ -5,10 +5,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from sluice.console.command import (
     Arguments,
+    CommandError,
     Subparsers,
     add_actions,
     add_data_dir,
@@ -20,6 +22,9 @@ from sluice.console.command import (
     topic_filter,
 )
 from sluice.console.records import describe, human
+
+if TYPE_CHECKING:
+    from store.config import TierConfig
 
 DAMAGED: Final = 1
 
@@ -34,6 +39,8 @@ def add(subparsers: Subparsers) -> None:
     repair = declare(actions, "repair", summary, "sluice log repair --data-dir /var/lib/sluice --yes", run_repair)
     for action in (verify, dump, repair):
         add_data_dir(action)
+    text = "the configuration of the node: read what is in its [tier], too"
+    verify.add_argument("--config", type=Path, metavar="FILE", help=text)
     for action in (verify, dump):
         add_json(action)
     text = "the first position to print"
@@ -46,16 +53,38 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run_verify(arguments: Arguments) -> int:
+    from store.log.tiered import read_tiered  # noqa: PLC0415
     from store.repair.verify import audit  # noqa: PLC0415
+    from store.repair.verify_tier import audit_tier  # noqa: PLC0415
 
     found = audit(arguments.data_dir)
     lines = [f"{segment.name}  {segment.records} records, up to {segment.end}" for segment in found.segments]
     torn = f", followed by {found.torn} bytes of a torn record" if found.torn else ""
     lines.append(f"{len(found.segments)} segments, {found.records} records, valid end {found.end}{torn}")
+    tiered = len(read_tiered(arguments.data_dir / "log").segments)
+    if arguments.config is not None:
+        count, damage_there = audit_tier(arguments.data_dir, _tier_of(arguments.config))
+        found.damage += damage_there
+        lines.append(f"{count} segments in the tier were read")
+    elif tiered:
+        lines.append(f"{tiered} segments are in the tier, and --config reads them there")
     for damage in found.damage:
         lines.append(f"{'KNOWN' if damage.is_known else 'DAMAGED'}: {_describe_damage(damage)}")
     print_result(arguments, asdict(found) | {"records": found.records}, "\n".join(lines))
     return DAMAGED if found.unknown_damage else 0
+
+
+def _tier_of(path: Path) -> "TierConfig":
+    from gateway.config.config import ConfigError, load  # noqa: PLC0415
+    from gateway.config.store import store_config  # noqa: PLC0415
+
+    try:
+        config = store_config(load(path, {})).tier
+    except ConfigError as error:
+        raise CommandError(str(error)) from None
+    if not config.is_on:
+        raise CommandError(f"{path} has no [tier]")
+    return config
 
 
 def run_repair(arguments: Arguments) -> int:
@@ -109,6 +138,10 @@ def _lines(arguments: Arguments) -> Iterator[tuple[str, bool]]:
 
     segments, _ = open_segments(arguments.data_dir)
     with closing(segments):
+        first = segments.tiered.first
+        if first is not None and max(first.base, arguments.begin) < segments.begin:
+            text = f"what is before position {segments.begin} is in the tier: the SDK and `sluice history` read it"
+            print(f"sluice log dump: {text}", file=sys.stderr)
         # A segment begins with a record; the range may not.
         start = max([segments.base_of(arguments.begin), *segments.bases[:1]])
         for damage in known_damage(segments):

@@ -45,6 +45,7 @@ from store.api.log import (
     ProducerState,
     Rest,
     StoreStats,
+    TierStats,
     Wants,
 )
 from store.api.queues import (
@@ -118,6 +119,7 @@ __all__ = [
     "StoreStats",
     "StoredSubscription",
     "StoredWill",
+    "TierStats",
     "TopicPage",
     "TransactionListener",
     "User",

@@ -128,6 +128,21 @@ class ProducerState:
 
 
 @dataclass(slots=True)
+class TierStats:
+    """Figures of the tier: old segments of the log in an object store."""
+
+    segments: int  # in the tier
+    object_bytes: int  # of their objects, compressed
+    local_begin: int  # position from which on segments have files here
+    waiting_bytes: int  # in closed segments that are not in the tier yet
+    reads: int  # requests for blocks
+    hits: int  # blocks that were in the cache when they were read
+    cache_bytes: int
+    errors: int  # requests that failed
+    error: str  # of the last request; "": it had an answer
+
+
+@dataclass(slots=True)
 class StoreStats:
     """Figures of a store, for people and for Prometheus."""
 
@@ -151,6 +166,7 @@ class StoreStats:
     damaged_bytes: int  # in these ranges
     damage_met: int  # other places where this process read damaged records
     failed: bool = False  # a write failed: no appends until a restart
+    tier: TierStats | None = None  # None: there is no tier
 
 
 class Wants(Protocol):

@@ -8,14 +8,11 @@ Other objects of the log are below `snapshots/`.
 """
 
 import asyncio
-import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Final
 
 import obstore
 from obstore.exceptions import (
@@ -23,9 +20,8 @@ from obstore.exceptions import (
     BaseError,
     NotSupportedError,
     PreconditionError,
-    UnknownConfigurationKeyError,
 )
-from obstore.store import LocalStore, ObjectStore, from_url
+from obstore.store import LocalStore, ObjectStore
 
 from store.cluster.shared_log import (
     SharedLogDamaged,
@@ -36,6 +32,7 @@ from store.cluster.shared_log import (
     take_number,
 )
 from store.errors import StoreClosed, StoreError
+from store.object_store import connect, error_code, error_text
 
 _MAX_SLOT: Final = 64 << 20
 _SLOTS: Final = "slots/"
@@ -51,27 +48,6 @@ _BEGIN_FRESH_S: Final = 60.0
 # From writing `begins/<n>` to the first deletion: by then every node has looked, or finds its knowledge too old.
 _TRIM_DELAY_S: Final = 600.0
 _WAITING_TRIMS: Final = 8
-# Options of the HTTP client; all others are those of the store, such as `region` or `access_key_id`.
-_CLIENT_OPTIONS: Final = frozenset(
-    {
-        "allow_http",
-        "allow_invalid_certificates",
-        "connect_timeout",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "proxy_url",
-        "randomize_addresses",
-        "root_certificate",
-        "user_agent",
-    }
-)
-# A query may have a signature. An S3 server repeats the request's credentials in some errors, so of its answer only
-# the code and the message are told.
-_QUERY: Final = re.compile(r"(?<=[^\s<'\"])\?\S*")
-_CODE: Final = re.compile(r"<Code>([\w.]{1,100})</Code>")
-_MESSAGE: Final = re.compile(r"<Message>([^<]{1,200})</Message>")
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
 # What an error means that a store gives when the log is opened.
 _HINTS: Final[dict[str, tuple[type[StoreError], str]]] = {
@@ -96,7 +72,7 @@ async def open_object_log(url: str, options: Mapping[str, str | int | float | bo
     timeout = take_number(values, "request_timeout_s", 10.0)
     if timeout <= 0:
         raise SharedLogMisconfigured("request_timeout_s must be more than 0")
-    log = ObjectLog(lambda: _store(url, values, timeout), timeout)
+    log = ObjectLog(lambda: _connect(url, values, timeout), timeout)
     await log.check()
     return log
 
@@ -238,7 +214,7 @@ class ObjectLog:
             try:
                 answer = await obstore.get_async(self._store, key)
             except FileNotFoundError as error:
-                if _code(error) in _NO_BUCKET:
+                if error_code(error) in _NO_BUCKET:
                     raise
                 return None
         size = answer.meta["size"]
@@ -325,54 +301,21 @@ class ObjectLog:
                 self._store = self._connect()
             raise SharedLogUnavailable(f"{what}: no answer within {limit:.3g} s") from None
         except (NotSupportedError, NotImplementedError) as error:
-            raise SharedLogMisconfigured(f"{what}: {_text(error)}") from None
+            raise SharedLogMisconfigured(f"{what}: {error_text(error)}") from None
         except (BaseError, OSError) as error:
-            raise SharedLogUnavailable(f"{what}: {_text(error)}") from None
+            raise SharedLogUnavailable(f"{what}: {error_text(error)}") from None
 
 
-def _store(url: str, options: Mapping[str, str | int | float | bool], timeout: float) -> ObjectStore:
-    client: dict[str, Any] = {key: value for key, value in options.items() if key in _CLIENT_OPTIONS}
-    config: dict[str, Any] = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
-    limit = timedelta(seconds=timeout)
-    # Of one attempt. A request is bounded with all its attempts, and by its size.
-    client.setdefault("timeout", limit + timedelta(seconds=2 * _MAX_SLOT / _BYTES_PER_S))
-    client.setdefault("connect_timeout", min(limit, timedelta(seconds=2)))
-    # A write that the client repeats may find what its first attempt wrote, and say that the slot is decided.
-    retries: Any = {
-        "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
-        "max_retries": 4,
-        "retry_timeout": limit,
-    }
-    if "@" in urlsplit(url).netloc:
-        raise SharedLogMisconfigured("credentials are options, and not part of the address")
+def _connect(url: str, options: Mapping[str, str | int | float | bool], timeout: float) -> ObjectStore:
+    """Open the store for requests of `timeout` seconds. Each is bounded with all its attempts, and by its size.
+
+    A write that the client repeats may find what its first attempt wrote, and say that the slot is decided. Raises
+    `SharedLogMisconfigured`.
+    """
     try:
-        if urlsplit(url).scheme == "file":
-            if options:
-                raise SharedLogMisconfigured(f"a folder has no options: {', '.join(options)}")
-            return _built(url, mkdir=True)
-        return _built(url, client_options=client, retry_config=retries, **config)
-    except UnknownConfigurationKeyError as error:
-        raise SharedLogMisconfigured(_text(error)) from None
-    except (BaseError, OSError, TypeError, ValueError) as error:
-        raise SharedLogMisconfigured(f"{url} cannot be opened: {_text(error)}") from None
-
-
-def _built(url: str, **settings: Any) -> ObjectStore:
-    store: ObjectStore = from_url(url, **settings)
-    return store
-
-
-def _text(error: Exception) -> str:
-    """What an error says, without its insides and without credentials."""
-    text, _, answer = str(error).partition("\n\nDebug source")[0].partition("<")
-    parts = [_QUERY.sub("…", text).strip(" :"), _code("<" + answer), *_MESSAGE.findall(answer)[:1]]
-    return ": ".join(filter(None, parts))[:500]
-
-
-def _code(answer: object) -> str:
-    """The code of an error in the store's answer, or "" if there is none."""
-    found = _CODE.search(str(answer))
-    return found[1] if found else ""
+        return connect(url, options, timeout, timeout + 2 * _MAX_SLOT / _BYTES_PER_S)
+    except ValueError as error:
+        raise SharedLogMisconfigured(str(error)) from None
 
 
 def _now() -> float:

@@ -10,14 +10,14 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, TypeVar, TypeVarTuple
+from typing import Final, Protocol, TypeVar, TypeVarTuple
 
 import record
 from record.layout import HEADER_SIZE, MAX_FRAME, REFERENCE
 from store.api import Chunk
 from store.errors import LogCorrupt
 from store.log.disk import UNREADABLE
-from store.log.recovery import segment_batches
+from store.log.recovery import batches_read
 from store.log.segments import Segments, segment_name
 from store.log.tail_cache import TailCache
 
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
+Read = Callable[[int, int], bytes]  # bytes of a segment: how many, from which offset on
 
 _MAX_MET: Final = 10_000  # positions of damage that are remembered
 _GAP: Final = 16 << 10  # bytes between two wanted records up to which one read covers both; so many cost as a read
@@ -34,12 +35,29 @@ _SMALL: Final = 256 << 10  # bytes that are read, checked and copied on the loop
 _TURN: Final = 64  # reads of the page cache in one turn of the loop
 
 
+class ColdSegments(Protocol):
+    """Segments that are not here, or not only here."""
+
+    def has(self, base: int) -> bool:
+        """Whether the segment at `base` is one of them."""
+
+    def time_of(self, base: int) -> int:
+        """Store time of its first record, ms; 0 if that is not known."""
+
+    async def run(self, base: int, function: Callable[[Read, *Arguments], T], *arguments: *Arguments) -> T:
+        """Call a function that reads it, in a thread for that. Raises `StoreError`."""
+
+
 class LogReader:
-    """Reads committed records by reference and by position. Raises `LogCorrupt` where the log is damaged."""
+    """Reads committed records by reference and by position. Raises `LogCorrupt` where the log is damaged.
 
-    __slots__ = ("_buffer", "_segments", "_tail", "_threads", "met")
+    What `cold` has is read there if it has no file here; `TierUnavailable` may be raised then.
+    """
 
-    def __init__(self, segments: Segments, tail: TailCache, max_reads: int) -> None:
+    __slots__ = ("_buffer", "_cold", "_segments", "_tail", "_threads", "met")
+
+    def __init__(self, segments: Segments, tail: TailCache, max_reads: int, cold: ColdSegments | None = None) -> None:
+        self._cold = cold
         self._buffer = memoryview(bytearray(_SPAN))  # of the last read from the page cache
         self._threads = asyncio.Semaphore(max_reads)
         self._segments = segments
@@ -115,18 +133,17 @@ class LogReader:
         segment_end = self._segments.base_of(position) + self._segments.size
         return self._tail.begin if position < self._tail.begin < segment_end else segment_end
 
-    def _pick_slowly(self, refs: bytes, first: int, without: int, limit: int) -> tuple[bytes, int]:
+    def _pick_slowly(self, read: Read, refs: bytes, first: int, without: int, limit: int) -> tuple[bytes, int]:
         """Read frames of one segment before `limit`, up to the first that is damaged or cannot be read. Raises
         OSError."""
         count = len(refs) // REFERENCE
         base = self._segments.base_of(_position(refs, first))
         pieces: list[bytes] = []
         size, i = 0, first
-        fd = self._segments.open(base)
         try:
             while i < count and size < _SPAN and base <= _position(refs, i) < limit:
                 stop, begin, end = record.read_span(refs, i, limit, _GAP_IN_THREAD, _SPAN)
-                data = self._segments.disk.read(fd, end - begin, begin - base)
+                data = read(end - begin, begin - base)
                 frames, found = record.pick(data, begin, refs, i, stop, without)
                 pieces.append(frames)
                 size += end - begin
@@ -136,8 +153,6 @@ class LogReader:
         except OSError:
             if i == first:
                 raise
-        finally:
-            os.close(fd)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces), i - first
 
     async def record_at(self, position: int, end: int) -> bytes | None:
@@ -156,16 +171,12 @@ class LogReader:
         if cached is not None:
             begin, data = cached
             return position - begin in record.split(data)
-        return await asyncio.get_running_loop().run_in_executor(None, self._begins, position)
+        return await self._away(position, self._begins, position)
 
-    def _begins(self, position: int) -> bool:
-        base = self._segments.base_of(position)
-        try:
-            for batch in segment_batches(self._segments, base):
-                if batch.position + len(batch.data) > position:
-                    return position - batch.position in record.split(batch.data)
-        except FileNotFoundError:
-            raise LogCorrupt(segment_name(base), position, "segment is missing") from None
+    def _begins(self, read: Read, position: int) -> bool:
+        for batch in batches_read(read, self._segments, self._segments.base_of(position)):
+            if batch.position + len(batch.data) > position:
+                return position - batch.position in record.split(batch.data)
         return False
 
     async def position_at(self, time_ms: int, begin: int, end: int) -> int:
@@ -176,8 +187,11 @@ class LogReader:
         low, high = self._segments.base_of(begin), self._segments.base_of(end - 1)
         while low < high:  # find the last segment that begins before that time: store times never run backwards
             middle = low + (high - low + self._segments.size) // (2 * self._segments.size) * self._segments.size
-            first = await self.chunk(max(middle, begin), end, 1)
-            if first.data and record.store_time_of(first.data, 0) < time_ms:
+            found_ms = self.known_time(middle)
+            if not found_ms:
+                first = await self.chunk(max(middle, begin), end, 1)
+                found_ms = record.store_time_of(first.data, 0) if first.data else time_ms
+            if found_ms < time_ms:
                 low = middle
             else:
                 high = middle - self._segments.size
@@ -190,6 +204,10 @@ class LogReader:
             position = found.next_position
             await asyncio.sleep(0)
         return end
+
+    def known_time(self, base: int) -> int:
+        """Store time of the first record in the segment at `base`, ms; 0 if that has to be read."""
+        return 0 if self._cold is None else self._cold.time_of(base)
 
     async def chunk(self, position: int, end: int, max_bytes: int) -> Chunk:
         """Whole frames from `position` on, about `max_bytes` but at least one frame; none at `end`.
@@ -223,13 +241,13 @@ class LogReader:
             return await self._behind_padding(position, base + self._segments.size, end, max_bytes)
         return _chunk(position, data)
 
-    def _verify_slowly(self, position: int, size: int, room: int) -> bytes:
+    def _verify_slowly(self, read: Read, position: int, size: int, room: int) -> bytes:
         """The valid frames of `size` bytes, or a single larger one within `room` bytes. Raises OSError."""
-        base = self._segments.base_of(position)
-        data = self._read_slowly(base, position, size)
+        offset = position - self._segments.base_of(position)
+        data = read(size, offset)
         length = _length(data)
         if size < length <= min(room, MAX_FRAME):
-            data = self._read_slowly(base, position, length)
+            data = read(length, offset)
         return data[: record.verify(data, position)[1]]
 
     async def _behind_padding(self, position: int, base: int, end: int, max_bytes: int) -> Chunk:
@@ -269,30 +287,32 @@ class LogReader:
         return view if self._segments.disk.read_cached(fd, view, position - base) else None
 
     async def _from_device(self, position: int, length: int) -> bytes:
-        return await self._away(position, self._read_slowly, self._segments.base_of(position), position, length)
+        offset = position - self._segments.base_of(position)
+        return await self._away(position, lambda read: read(length, offset))
 
-    async def _away(self, position: int, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Call `function`, which reads the segment of `position`, in a thread. Raises `LogCorrupt` and OSError."""
+    async def _away(self, position: int, function: Callable[[Read, *Arguments], T], *arguments: *Arguments) -> T:
+        """Call `function`, which reads the segment of `position`, in a thread. Raises `LogCorrupt`, `TierUnavailable`
+        and OSError."""
         base = self._segments.base_of(position)
-        missing = LogCorrupt(segment_name(base), position, "segment is missing")
-        async with self._threads:
-            if not self._segments.has(base):
-                raise missing
-            try:
-                return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
-            except FileNotFoundError:
-                raise missing from None
-            except OSError as error:
-                if error.errno not in UNREADABLE:
-                    raise
-                raise self._corrupt(position) from error
+        if self._segments.has(base):
+            async with self._threads:
+                try:
+                    return await asyncio.get_running_loop().run_in_executor(
+                        None, self._with_file, base, function, *arguments
+                    )
+                except FileNotFoundError:
+                    pass  # it was removed meanwhile
+                except OSError as error:
+                    if error.errno not in UNREADABLE:
+                        raise
+                    raise self._corrupt(position) from error
+        if self._cold is None or not self._cold.has(base):
+            raise LogCorrupt(segment_name(base), position, "segment is missing")
+        return await self._cold.run(base, function, *arguments)
 
-    def _read_slowly(self, base: int, position: int, length: int) -> bytes:
-        fd = self._segments.open(base)  # a descriptor of its own: the loop may close the cached one
-        try:
-            return self._segments.disk.read(fd, length, position - base)
-        finally:
-            os.close(fd)
+    def _with_file(self, base: int, function: Callable[[Read, *Arguments], T], *arguments: *Arguments) -> T:
+        with self._segments.reading(base) as read:  # a descriptor of its own: the loop may close the cached one
+            return function(read, *arguments)
 
     def _read_each(self, wanted: list[tuple[int, int]]) -> list[bytes | None]:
         found: list[bytes | None] = []

@@ -10,7 +10,7 @@ Ranges that are gone, damaged or removed (`Segments.gone`), are skipped.
 """
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,29 +117,33 @@ def sound_batches(segments: Segments, position: int) -> Iterator[SealedBatch]:
 
 def segment_batches(segments: Segments, position: int) -> Generator[SealedBatch, None, None]:
     """Yield the batches of one segment from `position` on, as `sound_batches` does."""
+    with segments.reading(segments.base_of(position)) as read:
+        yield from batches_read(read, segments, position)
+
+
+def batches_read(
+    read: Callable[[int, int], bytes], segments: Segments, position: int
+) -> Generator[SealedBatch, None, None]:
+    """Yield the batches of one segment from `position` on. `read` returns so many of its bytes from an offset on."""
     base = segments.base_of(position)
-    fd = segments.open(base)
-    try:
-        while (position := segments.gone.behind(position)) < base + segments.size:
-            data, last = _sound(segments, fd, base, position)
-            if not data:
-                break
-            yield SealedBatch(position, data, record.store_time_of(data, last))
-            position += len(data)
-    finally:
-        os.close(fd)
+    while (position := segments.gone.behind(position)) < base + segments.size:
+        data, last = _sound(read, segments, base, position)
+        if not data:
+            break
+        yield SealedBatch(position, data, record.store_time_of(data, last))
+        position += len(data)
 
 
-def _sound(segments: Segments, fd: int, base: int, position: int) -> tuple[bytes, int]:
+def _sound(read: Callable[[int, int], bytes], segments: Segments, base: int, position: int) -> tuple[bytes, int]:
     """Read valid frames at `position`, about as many as fit a batch but at least one. Returns them and where the last
     one begins in them."""
     room = segments.gone.before(position, base + segments.size) - position
-    data = segments.disk.read(fd, min(_BATCH, room), position - base)
+    data = read(min(_BATCH, room), position - base)
     last, valid = record.verify(data, position)
     if valid == 0 and len(data) >= HEADER_SIZE:
         length = int.from_bytes(data[4:8], "little")
         if len(data) < length <= min(room, MAX_FRAME) and data[_MARK_AT : _MARK_AT + 3] == _MARK:
-            data = segments.disk.read(fd, length, position - base)
+            data = read(length, position - base)
             last, valid = record.verify(data, position)
     return data[:valid], last
 
@@ -148,11 +152,8 @@ def continues(segments: Segments, base: int, end: int) -> bool:
     """Whether the segment at `base` begins with a frame that was written when the log ended at `end`."""
     if not segments.has(base):
         return False
-    fd = segments.open(base)
-    try:
-        data, _ = _sound(segments, fd, base, base)
-    finally:
-        os.close(fd)
+    with segments.reading(base) as read:
+        data, _ = _sound(read, segments, base, base)
     return bool(data) and record.durable_of(data, 0) == end
 
 

@@ -8,6 +8,9 @@ import logging
 import os
 import threading
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +19,7 @@ from store.log.damaged_ranges import read_damaged, write_damaged
 from store.log.disk import Disk
 from store.log.ranges import NO_RANGES, Ranges
 from store.log.removed_ranges import NOTHING_REMOVED, Removed, read_removed, write_removed
+from store.log.tiered import NOTHING_TIERED, Tiered, read_tiered, write_tiered
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +50,7 @@ class Segments:
         "gone",
         "removed",
         "size",
+        "tiered",
     )
 
     def __init__(self, folder: Path, size: int, disk: Disk, is_copy: bool = False) -> None:
@@ -58,6 +63,7 @@ class Segments:
         self.damaged = NO_RANGES
         self.removed = NOTHING_REMOVED
         self.gone = NO_RANGES  # both: ranges that are not read
+        self.tiered = NOTHING_TIERED  # segments that an object store has, whether they have files here or not
         self._holes: dict[int, int] = {}  # base → bytes of a segment that take no place on disk
         self._descriptors: dict[int, int] = {}  # base → descriptor, least recently used first; the loop's own
         self._forgotten: list[int] = []  # segments before the log's begin that still have files, the oldest first
@@ -76,12 +82,13 @@ class Segments:
         self.disk.sync_folder(self.folder)  # the last process may have been killed right after it renamed a segment
 
     def find(self) -> None:
-        """Find the segments, and read the list of known damage.
+        """Find the segments, and read the lists of known damage and of what is in the tier.
 
         Raises `LogCorrupt` when a segment is missing or does not belong to this log, and `StoreError` for another file
         with the suffix of segments.
         """
         self.find_gone()
+        self.tiered = read_tiered(self.folder)
         paths = list(self.folder.glob("*.log"))
         for path in paths:
             if not path.stem.isdecimal() or path.name != segment_name(int(path.stem)):
@@ -106,11 +113,16 @@ class Segments:
         self.damaged, self.removed = damaged, removed
         self.gone = Ranges([*damaged, *removed.ranges]) if removed.ranges else damaged
 
+    def set_tiered(self, tiered: Tiered) -> None:
+        """Set what is in the tier. For any thread."""
+        self.tiered = tiered
+
     def write_gone(self, folder: Path, end: int) -> None:
-        """Write the ranges that are not read into the folder of a copy of this log that ends at `end`. Raises
-        OSError."""
+        """Write the ranges that are not read, and what is in the tier, into the folder of a copy of this log that ends
+        at `end`. Raises OSError."""
         write_damaged(folder, self.damaged.up_to(end), self.disk)
         write_removed(folder, self.removed.up_to(end), self.disk)
+        write_tiered(folder, self.tiered.up_to(end, self.size), self.disk)
 
     @property
     def whole_from(self) -> int:
@@ -131,7 +143,7 @@ class Segments:
 
     @property
     def begin(self) -> int:
-        """Where the log begins; 0 without a segment."""
+        """Where the files begin; 0 without a segment."""
         return self.bases[0] if self.bases else 0
 
     def base_of(self, position: int) -> int:
@@ -145,6 +157,15 @@ class Segments:
     def open(self, base: int) -> int:
         """Open the segment and return a descriptor that the caller has to close. For any thread."""
         return os.open(self.folder / segment_name(base), os.O_RDWR | os.O_CLOEXEC)
+
+    @contextmanager
+    def reading(self, base: int) -> Iterator[Callable[[int, int], bytes]]:
+        """Open a segment to read it: so many bytes, from an offset on. For any thread. Raises OSError."""
+        fd = self.open(base)
+        try:
+            yield partial(self.disk.read, fd)
+        finally:
+            os.close(fd)
 
     def descriptor(self, base: int) -> int:
         """A cached descriptor of the segment. It is valid until the loop's next turn."""

@@ -81,7 +81,9 @@ def salvage(log: Path, size: int, saved: Checkpoint | None, disk: Disk) -> list[
 
 def forget_reclaimed(segments: Segments) -> None:
     """Drop damaged ranges in segments that retention has removed."""
-    kept = Ranges((first, end) for first, end in segments.damaged if end > segments.begin)
+    tiered = segments.tiered.segments
+    begin = min(segments.begin, tiered[0].base) if tiered else segments.begin
+    kept = Ranges((first, end) for first, end in segments.damaged if end > begin)
     if kept.size() != segments.damaged.size():
         write_damaged(segments.folder, kept, segments.disk)
         segments.set_gone(kept, segments.removed)

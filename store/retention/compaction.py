@@ -98,7 +98,8 @@ class Compaction:
         size = self._segments.size
         end = self._segments.base_of(self._views.checkpointed)
         for age_s in self._ages:
-            base = max(self._segments.removed.searched.get(age_s, 0), self._views.begin)
+            # A segment without a file here takes no room on this disk.
+            base = max(self._segments.removed.searched.get(age_s, 0), self._views.begin, self._segments.begin)
             if base + size <= end:
                 newest = await self._expiry.newest_before(base + size)
                 if newest is not None and self._expiry.has_passed(newest, age_s):
@@ -171,7 +172,7 @@ class Compaction:
         found = False
         for batch in islice(batches, _BATCHES):
             found = True
-            if batch.position % self._segments.size == 0 and batch.position > self._segments.begin:
+            if batch.position % self._segments.size == 0 and batch.position > self._views.begin:
                 contents.begin = record.durable_of(batch.data, 0)
             starts, kinds, _, topics, _, _ = record.scan(batch.data)
             starts.append(len(batch.data))

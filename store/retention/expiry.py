@@ -33,6 +33,7 @@ class Expiry:
         self._age_s = config.retention_age_s
         self._ages_s = dict(config.retention_parents)
         self._hours = hours_of_day(config.retention_hours)
+        self._is_tiered = config.tier.is_on
         self._segments = segments
         self._reader = reader
         self._views = views
@@ -43,7 +44,7 @@ class Expiry:
     @property
     def is_on(self) -> bool:
         """Whether any retention limit is configured."""
-        return bool(self._bytes or self._free_bytes or self._age_s or self._ages_s)
+        return bool(self._bytes or self._free_bytes or self._age_s or self._ages_s or self._is_tiered)
 
     def move_floors(self) -> None:
         """Move the floors, at which queues begin, to the current time minus their parent topic's age.
@@ -74,13 +75,18 @@ class Expiry:
 
     async def _cut_for_room(self, end: int) -> int:
         """Up to where segments have to go so that the disk has the configured room, and room for the next segment."""
-        if not self._free_bytes:
+        if not self._free_bytes or self._is_tiered:  # then the room is that of local files only (`Tiering`)
             return 0
         run = asyncio.get_running_loop().run_in_executor
         return await run(None, self._segments.cut_for_room, self._free_bytes, end, self._keep_bytes)
 
     async def time_of(self, position: int) -> int:
-        """Store time of the record at `position`, or of the next one behind known damage. Raises `LogCorrupt`."""
+        """Store time of the record at `position`, or of the next one behind known damage.
+
+        Raises `LogCorrupt`, and `TierUnavailable`."""
+        known = self._reader.known_time(position)
+        if known:
+            return known
         chunk = await self._reader.chunk(position, self._log.end, 1)
         if not chunk.data:
             raise LogCorrupt(segment_name(position), position, "no record behind damage")

@@ -75,7 +75,21 @@ class Removal:
             await self.keep_retained(begin)
             async with self.removing:
                 await self._forget(begin)
+                logger.info("retention removes segments: the log begins at %d", begin)
             await self._remove_files()
+
+    async def remove_local(self, begin: int) -> None:
+        """Remove the files of all segments before `begin`, which are in the tier. The log begins where it did.
+
+        Views need nothing of them: held messages (`keep_held`) and retained values are read without the tier.
+        """
+        await self.keep_retained(begin)
+        if self._stopped.is_set():
+            return
+        async with self.removing:
+            await self._forget(begin)
+        logger.info("segments before %d are only in the tier now", begin)
+        await self._remove_files()
 
     async def keep_held(self, below: int) -> None:
         """Copy held messages whose records are before `below` into the view. From now on they enter by copies."""
@@ -143,13 +157,12 @@ class Removal:
             page = view.to_keep(below, page.after, _PAGE)
 
     async def _forget(self, begin: int) -> None:
-        """Read nothing before `begin` any more. The views on disk know that the log begins there, and need nothing."""
+        """Read no file before `begin` any more. The views on disk know that files begin there, and need nothing."""
         await self._checkpoint()
         self._database.put_log_begin(begin)  # without it, an opening would call the removed segments missing
         await asyncio.get_running_loop().run_in_executor(None, self._database.flush)
         self._views.forget_files(begin)
         self._segments.forget(begin)
-        logger.info("retention removes segments: the log begins at %d", begin)
 
     async def _remove_files(self) -> None:
         """Remove the files of forgotten segments, with pauses.

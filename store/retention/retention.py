@@ -24,6 +24,8 @@ from store.log.writer import Clock
 from store.retention.compaction import Compaction
 from store.retention.expiry import Expiry
 from store.retention.removal import Removal
+from store.retention.tiering import Tiering
+from store.tier.tier import Tier
 from store.views.fold import Views
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Retention:
         checkpoint: Callable[[], Awaitable[None]],
         wait_for_held: Callable[[], Awaitable[None]],
         clock: Clock,
+        tier: Tier | None = None,
     ) -> None:
         self._config = config
         self._expiry = Expiry(config, segments, reader, views, log, clock)
@@ -62,25 +65,36 @@ class Retention:
         self.removal = removal
         self._compaction = Compaction(config, segments, views, self._expiry, removal, self._flush, stopped)
         self._is_disk_low = False  # and nothing can be removed: a warning says so
+        self._tiering: Tiering | None = None
+        if tier is not None:
+            self._tiering = Tiering(
+                config, segments, views, log, tier, removal, stopped, wait_for_held, self.segment_begun
+            )
 
     def start(self) -> None:
         """Start the background task if a retention limit is configured, or if a removal has to go on."""
         self._expiry.move_floors()
         if self._expiry.is_on or self.removal.is_due:
             self._task = asyncio.get_running_loop().create_task(self._run())
+        if self._tiering is not None:
+            self._tiering.start()
 
     async def stop(self) -> None:
         """Stop after the current turn, and wait for a running `enforce`."""
         self._stopped.set()
         self._is_due.set()
+        if self._tiering is not None:
+            await self._tiering.stop()
         if self._task is not None:
             await self._task
         async with self._one:
             pass
 
     def segment_begun(self) -> None:
-        """Check now: the log has begun another segment."""
+        """Check now: the log has begun another segment, or one is in the tier."""
         self._is_due.set()
+        if self._tiering is not None:
+            self._tiering.segment_begun()
 
     async def enforce(self) -> None:
         """Remove the segments that may be removed now.
@@ -88,6 +102,8 @@ class Retention:
         Raises `StoreError` and OSError. The next check continues then.
         """
         async with self._one:
+            if self._tiering is not None and not self._stopped.is_set() and not self._log.failed:
+                await self._tiering.remove_local()
             await self._remove_expired()
             await self.removal.drop_generations(self._pause)
             await self._compact()

@@ -270,6 +270,10 @@ class Views:
         self.removals += 1
         self.held.begin = begin
 
+    def forget_tiered(self) -> None:
+        """Segments in the tier that are before the log's begin are not read any more."""
+        self.removals += 1
+
     def remove(self, gone: Ranges) -> None:
         """Do not return records in `gone`, which are all ranges that are not read. All changes up to there must be
         checkpointed."""

@@ -4,6 +4,7 @@ from struct import Struct
 from typing import Final
 
 from store.control import LogTrimmed
+from store.views.database.database import Database
 from store.views.database.state import State
 
 _BUCKET: Final = b"B"
@@ -21,12 +22,23 @@ class LogBegin:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        row = state.get(_BUCKET, _NAME)
         self.position: int
         self.store_time: int
-        self.position, self.store_time = (0, 0) if row is None else _ROW.unpack(row)
+        self.position, self.store_time = _unpack(state.get(_BUCKET, _NAME))
 
     def trimmed(self, _: bytes, event: LogTrimmed) -> None:
         if event.begin > self.position:
             self.position, self.store_time = event.begin, event.begin_time
             self._state.put(_BUCKET, _NAME, _ROW.pack(self.position, self.store_time))
+
+
+def saved_begin(database: Database) -> int:
+    """The position that the log begins at, as of the checkpoint of the views."""
+    return _unpack(database.get(_BUCKET + _NAME))[0]
+
+
+def _unpack(row: bytes | None) -> tuple[int, int]:
+    if row is None:
+        return 0, 0
+    position, store_time = _ROW.unpack(row)
+    return position, store_time

@@ -246,17 +246,17 @@ async def test_a_read_that_loses_its_segment_on_the_way(tmp_path: Path, monkeypa
     for _ in range(20):
         await append(engine, [frame(b"other", 3000)])
     loop = asyncio.get_running_loop()
-    read_slowly = LogReader._read_slowly
+    with_file = LogReader._with_file
     late = True
 
-    def read(reader: LogReader, base: int, position: int, length: int) -> bytes:
+    def read(reader: LogReader, base: int, function: Callable[..., object], *arguments: object) -> object:
         nonlocal late
         if late:  # in a thread of the reader, when retention is quicker
             late = False
             asyncio.run_coroutine_threadsafe(engine._retention.enforce(), loop).result(30)
-        return read_slowly(reader, base, position, length)
+        return with_file(reader, base, function, *arguments)
 
-    monkeypatch.setattr(LogReader, "_read_slowly", read)
+    monkeypatch.setattr(LogReader, "_with_file", read)
     if way == "retained":
         values = await engine.retained(b"#", None, 10)
         assert [record.decode(value.frame, 0)[6] for value in values] == [bytes(50)]

@@ -4,12 +4,12 @@ so until the end."""
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 import record
-from store.config import StoreConfig
+from store.config import StoreConfig, TierConfig
 from store.data_folder import read_meta
 from store.engine import Engine
 from store.errors import StoreError
@@ -23,6 +23,7 @@ from store.log.segments import segment_name
 from store.queries import Queries
 from tests.store.simulation import checks
 from tests.store.simulation.truth import Truth
+from tests.store.tier.memory_objects import MemoryObjects
 
 
 @dataclass(slots=True)
@@ -37,11 +38,14 @@ class Backup:
 class Backups:
     """The backups of one history, in `folder`, which is not on its disk."""
 
-    def __init__(self, folder: Path, rng: Random, counts: Counter[str], clock: Callable[[], int]) -> None:
+    def __init__(
+        self, folder: Path, rng: Random, counts: Counter[str], clock: Callable[[], int], objects: MemoryObjects | None
+    ) -> None:
         self._folder = folder
         self._rng = rng
         self._counts = counts
         self._clock = clock
+        self._objects = objects  # of the tier
         self._made: list[Backup] = []
         self._taken = 0  # also those that failed
 
@@ -82,7 +86,12 @@ class Backups:
         if self._rng.random() < 0.3:
             # The clock stands still, or the services of the store would let things happen.
             config = StoreConfig(transaction_check_s=10**6, view_cache_bytes=0)
-            engine = await Engine.open(backup.path, config, clock=lambda: 0)
+            objects = None
+            if self._objects is not None:  # as if the log that the backup is of had removed nothing since
+                objects = MemoryObjects()
+                objects.objects = self._objects.deleted | self._objects.objects
+                config = replace(config, tier=TierConfig("memory"))
+            engine = await Engine.open(backup.path, config, clock=lambda: 0, objects=objects)
             await self._check_is(engine, truth)
             await engine.close()
             return

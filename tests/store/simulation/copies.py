@@ -18,6 +18,7 @@ class Copy:
     path: Path | None
     position: int  # the log position it is true up to
     begin: int  # where it knows that the log begins
+    files: int = 0  # where it knows that its files begin
 
 
 class Copies:
@@ -41,11 +42,11 @@ class Copies:
         """RocksDB was told to flush, and has."""
         self.possible = [self._copy(database)]
 
-    def closed(self, views: Path, position: int, begin: int) -> None:
+    def closed(self, views: Path, position: int, begin: int, files: int) -> None:
         """RocksDB was closed, which flushes it."""
         path = self.folder()
         copy_image(views, path)  # it may still be removing files that it does not need
-        self.possible = [Copy(path, position, begin)]
+        self.possible = [Copy(path, position, begin, files)]
 
     def lost(self) -> None:
         """There are no views any more."""
@@ -68,4 +69,5 @@ class Copies:
         path = self.folder()
         Checkpoint(database._db).create_checkpoint(str(path))
         begin = database.get(b"B")
-        return Copy(path, database.checkpoint().position, int.from_bytes(begin[:8], "big") if begin else 0)
+        saved = database.checkpoint()
+        return Copy(path, saved.position, int.from_bytes(begin[:8], "big") if begin else 0, saved.log_begin)

@@ -22,12 +22,17 @@ async def damage_record(history: "History") -> None:
     await history.close(engine)
     history.keep_views(engine)
     frames = checks.there(engine, history.truth.behind(checks.log_begin(engine)))
+    size = history.config.segment_size
+    if history.objects is not None:  # those with a file here
+        bases = {int(path.stem) for path in (history.path / "log").glob("*.log")}
+        at = [record.position_of(frame, 0) for frame in frames]
+        frames = [frame for frame, position in zip(frames, at, strict=True) if position - position % size in bases]
     if not frames:
         return
     history.counts["flips"] += 1
     hit = history.rng.randrange(len(frames))
     position = record.position_of(frames[hit], 0)
-    base = position - position % history.config.segment_size
+    base = position - position % size
     path = history.path / "log" / segment_name(base)
     at = position - base + history.rng.randrange(len(frames[hit]))
     bit = history.rng.randrange(8)
@@ -36,9 +41,10 @@ async def damage_record(history: "History") -> None:
     proven = any(record.durable_of(frame, 0) > position for frame in frames[hit + 1 :])
     submitted = len(history.life.submitted)
     config = replace(history.config, retention_bytes=0, retention_free_bytes=0, retention_age_s=0, retention_parents={})
+    config = replace(config, tier=replace(config.tier, retention_local_bytes=1 << 60))
     refusal: LogCorrupt | None = None
     try:
-        engine = await Engine.open(history.path, config, history.disk, history.now)
+        engine = await Engine.open(history.path, config, history.disk, history.now, history.objects)
     except LogCorrupt as error:
         refusal = error
     if refusal is not None:

@@ -17,8 +17,11 @@ from store.api import Appended, Commit
 from store.engine import Engine
 from store.errors import RecordTooLarge, StoreError, ViewsDamaged
 from store.log.commitlog import PendingAppend
-from store.log.removed_ranges import Removed
+from store.log.removed_ranges import Removed, read_removed
 from store.log.segments import segment_name
+from store.log.tiered import read_tiered
+from store.tier.segment_object import SegmentIndex, unpack_index
+from store.tier.tier import number_of
 from tests.store.simulation import checks
 from tests.store.simulation.backups import Backups
 from tests.store.simulation.clock import BACK_MS, Clock
@@ -35,6 +38,7 @@ from tests.store.simulation.records import Records
 from tests.store.simulation.rows import check_rows
 from tests.store.simulation.settings import DISK, settings
 from tests.store.simulation.truth import Truth
+from tests.store.tier.memory_objects import Deflate, MemoryObjects
 
 First = TypeVar("First")
 Second = TypeVar("Second")
@@ -57,6 +61,11 @@ class History:
         self.counts: Counter[str] = Counter()
         self.config = settings(rng)
         self.disk.capacity = DISK * self.config.segment_size
+        self.objects = MemoryObjects() if self.config.tier.is_on else None
+        self._tier_chance = Random(seed + 3)
+        self.is_tier_away = False
+        if self.objects is not None:
+            self.objects.fault = self._tier_fault
         self.reclaiming = Reclaiming(self.config, self.path / "log", self.disk)
         # Either the store's services alone let messages go and tell of groups, or records of theirs come at random too.
         self._moves = rng.random() < 0.4
@@ -68,7 +77,7 @@ class History:
         self.life = Life()
         self.commits: list[Commit] = []  # of this life, not checked yet
         self._complaints: list[str] = []  # of listeners
-        self._backups = Backups(folder / "backups", rng, self.counts, self.now)
+        self._backups = Backups(folder / "backups", rng, self.counts, self.now, self.objects)
         self._highest_begin = 0  # of the log, that there ever was
         self._reclaimed: dict[int, list[bytes]] = {}  # sealed records of segments that retention took, by base
         self._dropped: set[int] = set()  # positions of records that retention took out of the middle of the log
@@ -110,7 +119,11 @@ class History:
         if not self._moves:
             await self._wait_for_all(engine)
         await engine._retention.enforce()
-        assert checks.log_begin(engine) == engine._views.files_begin, "files of what is gone are there"
+        assert checks.log_begin(engine) <= engine._views.files_begin, "files of what is gone are there"
+        if self.objects is None:
+            assert checks.log_begin(engine) == engine._views.files_begin, "the log lacks files"
+        else:
+            await self._check_tier(engine)
         await self._check(engine)
         await self._backups.check_one()
         await self.close(engine)
@@ -132,7 +145,7 @@ class History:
                 self._arm(8)
             try:
                 self._members.begin_life()
-                engine = await Engine.open(self.path, self.config, self.disk, self.now)
+                engine = await Engine.open(self.path, self.config, self.disk, self.now, self.objects)
             except (OSError, ViewsDamaged):
                 self._crash(self.rng.random() < 0.5)
                 self.disk.full = self.disk.full and attempt < 1
@@ -244,6 +257,8 @@ class History:
                 await self._reclaim(engine)
             case 14 if not failed and self.rng.random() < 0.4:
                 await self._back_up(engine)
+            case 16 | 17 if self.objects is not None and not failed:
+                await self._tier(engine)
             case 7 | 8 if not self._moves:
                 await self._publishers.act(engine, self.truth.model)
             case 9 | 10 | 11 | 12 | 13 if not self._moves:
@@ -327,10 +342,20 @@ class History:
             is_kept = not self.reclaiming.may_go(begin, self.truth.end, now, self.truth.model)
             assert is_kept, "retention left what may go"
         async with engine._retention._one:  # not in the middle of a check that a new segment has started
-            begin = engine._views.files_begin  # before the log's begin if the disk failed another check since
+            # Files begin before the log if the disk failed another check since, and behind it if the tier has the rest.
+            begin = min(engine._views.files_begin, engine._views.begin)
             oldest = int.from_bytes(engine._database.get(b"moldest") or b"", "big")
         generation_bytes = self.config.segment_size * self.config.generation_segments
         assert oldest == begin // generation_bytes, "the index of what is gone is there"
+
+    async def _tier(self, engine: Engine) -> None:
+        """Segments go to the tier and from the disk, while the tier fails or the disk does."""
+        await self._learn(engine)
+        self.is_tier_away = self.rng.random() < 0.5
+        if self.rng.random() < 0.4:
+            self._arm(20)
+        await _together(_attempt(engine._retention.enforce()), self._append(engine))
+        self.is_tier_away = False
 
     async def _meanwhile(self, engine: Engine) -> None:
         """Work beside a check of retention."""
@@ -356,9 +381,62 @@ class History:
         assert following < min(end, self.engine._writer.durable), "the segment that is written to goes"
         self._learn_reclaimed(following)
         # Whatever a crash leaves, the views know that the segment has gone, and have all of its records.
-        assert all(copy.begin >= following for copy in self.copies.possible), "the views on disk still need it"
+        if base < self.engine._views.log_begin.position:
+            assert all(copy.begin >= following for copy in self.copies.possible), "the views on disk still need it"
+            self.counts["reclaimed"] += 1
+        else:
+            assert all(copy.files >= following for copy in self.copies.possible), "the views on disk look for it"
+            self._check_object(base, path.read_bytes())
+            self.counts["tiered"] += 1
         self._reclaimed[base] = _frames(path)
-        self.counts["reclaimed"] += 1
+
+    def _check_object(self, base: int, content: bytes) -> None:
+        """The tier has a segment whose file is about to go."""
+        assert self.objects is not None, "a segment goes that the log has"
+        segment = read_tiered(self.path / "log").find(base)
+        assert segment is not None, "a file goes before the list has its object"
+        data = self.objects.objects.get(segment.name)
+        assert data is not None, "a file goes, and its object is not there"
+        index = unpack_index(data, len(data))
+        assert isinstance(index, SegmentIndex)
+        starts = index.starts
+        blocks = [index.open_block(i, data[starts[i] : starts[i + 1]], Deflate()) for i in range(len(starts) - 1)]
+        found = b"".join(blocks)
+        gone = read_removed(self.path / "log").ranges
+        if not gone.touches(base, base + len(content) - 1):  # else the file lost what the object may still have
+            assert found == content[: len(found)], "the object has other bytes"
+            assert not any(content[len(found) :]), "the object lacks the end of the segment"
+
+    async def _check_tier(self, engine: Engine) -> None:
+        """In the end the tier has what its list names, and nothing else."""
+        tiering = engine._retention._tiering
+        assert tiering is not None and self.objects is not None
+        self._tier_chance.seed(0)
+        self.objects.fault = lambda _: ""
+        await engine._checkpointed()
+        for _ in range(3):  # the manifest of an earlier life may have to be found first
+            await tiering.run_once()
+        tiered = engine._segments.tiered
+        assert all(segment.base >= checks.log_begin(engine) for segment in tiered.segments), "the tier has what is gone"
+        above = f"logs/{tiered.folder}/"
+        # What was written for a next manifest may be one that had no answer: the next change looks.
+        own = {name for name in self.objects.objects if name.startswith(above) and number_of(name) <= tiered.number}
+        named = {segment.name for segment in tiered.segments if segment.name.startswith(above)}
+        assert {name for name in own if "/segments/" in name} == named, "objects that nobody needs are there"
+        assert len(own) - len(named) == min(tiered.number, 1), "older manifests are there"
+        size = self.config.segment_size
+        closed = engine._segments.base_of(engine._views.checkpointed)
+        last = tiered.last
+        assert closed == engine._views.begin or (last is not None and last.base + size == closed), "a segment is left"
+
+    def _tier_fault(self, kind: str) -> str:
+        """A fault of a request. Reads fail only while nobody checks what they give."""
+        chance = self._tier_chance.random()
+        if self.is_tier_away:
+            return "refused" if chance < 0.3 else "unanswered" if chance < 0.5 else ""
+        if kind == "read":
+            return ""
+        return "refused" if chance < 0.05 else "unanswered" if chance < 0.1 else ""
 
     def _check_dropping(self, engine: Engine, removed: Removed) -> None:
         """Records in the middle of the log are about to go."""
@@ -413,7 +491,7 @@ class History:
             self.copies.lost()
         else:
             begin = engine._views.log_begin.position
-            self.copies.closed(self.path / "views", engine._views.checkpointed, begin)
+            self.copies.closed(self.path / "views", engine._views.checkpointed, begin, engine._views.files_begin)
 
     def forget(self, position: int) -> None:
         """Forget promises from `position` on: they need not survive the next crash."""

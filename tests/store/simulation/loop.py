@@ -16,9 +16,13 @@ from typing import Any
 
 import store.log.commitlog
 import store.log.segments
+import store.opening
 import store.retention.compaction
 import store.retention.removal
+import store.retention.tiering
+import store.tier.tier
 from store.log.commitlog import Flush, PendingAppend
+from tests.store.tier.memory_objects import Deflate
 
 DELAYS = (0.0, 0.0, 0.0005, 0.002)  # seconds until what a thread would do is done
 
@@ -150,11 +154,16 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
     )
     store.retention.removal.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
     store.retention.compaction.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
+    store.retention.tiering.time = SimpleNamespace(monotonic=loop.time, sleep=lambda _: None)  # type: ignore[assignment]
+    store.tier.tier.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
+    codec = store.opening.Zstd
+    store.opening.Zstd = Deflate  # type: ignore[assignment, misc]
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         store.log.commitlog.native_queue = queues
+        store.opening.Zstd = codec  # type: ignore[misc]
         store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.removal.time = saved  # type: ignore[misc]
         logging.disable(level)

@@ -9,6 +9,7 @@ from store.config import StoreConfig, hours_of_day
 from store.log.disk import Disk
 from store.log.removed_ranges import read_removed
 from store.log.segments import segment_name
+from store.log.tiered import read_tiered
 from tests.store.simulation.model import Model
 
 
@@ -25,7 +26,11 @@ class Reclaiming:
         """Whether anything goes."""
         config = self._config
         return bool(
-            config.retention_bytes or config.retention_free_bytes or config.retention_age_s or config.retention_parents
+            config.retention_bytes
+            or config.retention_free_bytes
+            or config.retention_age_s
+            or config.retention_parents
+            or config.tier.is_on
         )
 
     def floor(self, parent: bytes, now: int) -> int:
@@ -49,7 +54,12 @@ class Reclaiming:
         config = self._config
         following = base + config.segment_size
         left = end - following - self._holes(following)
-        if config.retention_free_bytes and self._lacks(end) > freed and left >= config.retention_keep_bytes:
+        if (
+            config.retention_free_bytes
+            and not config.tier.is_on
+            and self._lacks(end) > freed
+            and left >= config.retention_keep_bytes
+        ):
             return True
         if config.retention_bytes and left >= config.retention_bytes:
             return True
@@ -83,7 +93,10 @@ class Reclaiming:
         return wanted - self._disk.free_bytes(self._log)
 
     def _first_time(self, base: int) -> int:
-        """Store time of the first record in a segment, or behind it, that is left."""
+        """Store time of the first record in a segment, or behind it, that is left; of any first one in the tier."""
+        tiered = read_tiered(self._log).find(base)
+        if tiered is not None and tiered.time_ms:
+            return tiered.time_ms
         size = self._config.segment_size
         position = read_removed(self._log).ranges.behind(base)
         header = (self._log / segment_name(position - position % size)).read_bytes()[position % size :][:HEADER_SIZE]

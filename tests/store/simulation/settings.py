@@ -2,7 +2,7 @@
 
 from random import Random
 
-from store.config import StoreConfig
+from store.config import StoreConfig, TierConfig
 
 DISK = 9  # segments that the disk has room for, as far as retention looks at it
 FOREVER = 10**6  # seconds: such a timer of the store does not fire by itself, the history calls it
@@ -26,6 +26,11 @@ def settings(rng: Random) -> StoreConfig:
             (6 * size, 3 * size, 0, {b"a": 10, b"b": 30, b"many": 1}),
         )
     )
+    tier = TierConfig()
+    if rng.random() < 0.4:
+        tier = TierConfig(
+            "memory", retention_local_bytes=rng.choice((0, size, 4 * size)), cache_bytes=rng.choice((0, 5000, 1 << 20))
+        )
     return StoreConfig(
         partitions=rng.choice((1, 2, 4)),
         segment_size=size,
@@ -55,4 +60,5 @@ def settings(rng: Random) -> StoreConfig:
         max_group_objects=rng.choice((1, 3, 1000)),
         retention_check_s=rng.choice((5, FOREVER)),
         commit_delay_ms=rng.choice((0, 0, 20)),
+        tier=tier,
     )

@@ -1,0 +1,398 @@
+"""The tier of a log: which segments it has, reads of them, and writing and removing their objects.
+
+Its list is `Segments.tiered`. Reads come by ranges of objects through a cache of blocks, in threads of their own: what
+reads the newest part of the log, or local segments, never waits for them. Names of objects are used once, so what was
+read stays true.
+
+A manifest is `<folder>/manifests/<number>`. It is written conditionally, and counts if none with a higher number is
+there: only the newest always stays. Objects that are written for manifest n are `<folder>/segments/<n>-…`. So who has
+manifest n may remove all objects with numbers up to n that it does not name: nobody else can still be about to name
+them. Somebody who finds the next number taken, because a copy of the data folder was started, goes on in a new folder,
+and never removes from the old one (docs/decisions/0044).
+"""
+
+import asyncio
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import Final, TypeVar, TypeVarTuple
+
+from store.config import TierConfig
+from store.errors import LogCorrupt, StoreClosed, TierUnavailable
+from store.log.segments import Segments, segment_name
+from store.log.tiered import Tiered, TieredSegment, unpack_tiered, write_tiered
+from store.tier.block_cache import BlockCache
+from store.tier.codec import Codec
+from store.tier.objects import Objects
+from store.tier.segment_object import (
+    ObjectDamaged,
+    SegmentIndex,
+    index_size,
+    pack_object,
+    unpack_index,
+)
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+Read = Callable[[int, int], bytes]  # bytes of a segment: how many, from which offset on
+
+_AHEAD: Final = 4  # blocks that are read at once when a reader goes on behind what it has read
+_INDEXES: Final = 1024  # of objects, in memory; about 3 KB each
+_RETRY_S: Final = 1.0  # after an error, for which reads and writes fail without a request
+_DIGITS: Final = 20
+
+
+class Tier:
+    """The segments of one log that an object store has. Methods are for the loop except where they say otherwise."""
+
+    def __init__(
+        self, segments: Segments, objects: Objects, codec: Codec, config: TierConfig, openings: Sequence[str] = ()
+    ) -> None:
+        """openings: the names of the times that the data folder was opened, the last one is that of this process; none
+        for a process that only reads."""
+        self._segments = segments
+        self._openings = openings
+        self._objects = objects
+        self._codec = codec
+        self._cache = BlockCache(config.cache_bytes)
+        self._indexes: OrderedDict[str, SegmentIndex] = OrderedDict()
+        self._lock = threading.Lock()  # of `_indexes` and the numbers
+        self._readers: Executor = ThreadPoolExecutor(config.max_reads, "sluice-tier-read")
+        self._writer: Executor = ThreadPoolExecutor(1, "sluice-tier-write")
+        self._object_bytes = _total(segments.tiered)
+        self._closed = False
+        self._reading = _Direction("reads of old segments fail", "old segments can be read again")
+        self._writing = _Direction("segments cannot go to the tier, and stay here", "segments go to the tier again")
+        self.reads = 0  # requests for blocks
+
+    @property
+    def tiered(self) -> Tiered:
+        """What is in the tier. For any thread."""
+        return self._segments.tiered
+
+    @property
+    def object_bytes(self) -> int:
+        """Bytes of all objects in the tier."""
+        return self._object_bytes
+
+    @property
+    def hits(self) -> int:
+        """Blocks that were in the cache when they were read."""
+        return self._cache.hits
+
+    @property
+    def error(self) -> str:
+        """Why the last request to write or to read failed; "" if neither did."""
+        return self._writing.error or self._reading.error
+
+    @property
+    def errors(self) -> int:
+        """Requests that failed."""
+        return self._writing.errors + self._reading.errors
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the cache."""
+        return self._cache.size
+
+    def has(self, base: int) -> bool:
+        """Whether the tier has the segment at `base`. For any thread."""
+        return self.tiered.find(base) is not None
+
+    def time_of(self, base: int) -> int:
+        """Store time of the first record of a segment in the tier, ms; 0 if it is not there, or not known."""
+        found = self.tiered.find(base)
+        return 0 if found is None else found.time_ms
+
+    async def run(self, base: int, function: Callable[[Read, *Arguments], T], *arguments: *Arguments) -> T:
+        """Call a function that reads a segment, in a thread for cold reads. Raises `TierUnavailable`, and `LogCorrupt`
+        for an object that is damaged or missing."""
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, function, partial(self.read, base), *arguments)
+
+    async def write(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Call a function that writes to the tier, in the thread for that. Raises `StoreClosed` behind `stop`."""
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._writer, function, *arguments)
+
+    def read(self, base: int, length: int, offset: int) -> bytes:
+        """`length` bytes of a segment in the tier from byte `offset` on. For any thread but the loop's.
+
+        Behind its last record there are zeros. Raises what `run` does.
+        """
+        segment = self.tiered.find(base)
+        if segment is None:
+            raise LogCorrupt(segment_name(base), base + offset, "segment is missing")
+        try:
+            index = self._index(segment)
+            pieces: list[bytes] = []
+            at, end = offset, min(offset + length, index.end - base)
+            while at < end:
+                number = at // index.block
+                block = self._block(segment, index, number)
+                pieces.append(block[at - number * index.block : end - number * index.block])
+                at += len(pieces[-1])
+        except ObjectDamaged as error:
+            raise LogCorrupt(segment_name(base), base + offset, f"object {segment.name}: {error}") from None
+        found = b"".join(pieces)
+        return found + bytes(min(length, self._segments.size - offset) - len(found))
+
+    def upload(self, base: int, end: int, time_ms: int, read: Read, rest: Callable[[], None]) -> TieredSegment:
+        """Write a segment into an object, read that back, and return the entry for a manifest. Blocks.
+
+        end: position behind its last record, time_ms: store time of its first one. read: of the segment; rest: is
+        called between blocks. Raises `TierUnavailable`, also if the object is not what was written, and `StoreClosed`.
+        """
+        tiered = self._in_folder()
+        number = tiered.number + 1
+        name = f"{_above(tiered)}/segments/{number:0{_DIGITS}}-{base:0{_DIGITS}}-{uuid.uuid4().hex}"
+        size = 0
+
+        def pieces() -> Iterator[bytes]:
+            nonlocal size
+            for piece in pack_object(base, end, read, self._codec):
+                self._check_open()
+                rest()
+                size += len(piece)
+                yield piece
+
+        self._request(self._objects.put, name, pieces())
+        segment = TieredSegment(base, name, size, end, time_ms)
+        self._verify(segment, rest)
+        return segment
+
+    def publish(self, segments: Sequence[TieredSegment]) -> bool:
+        """Let the tier have these segments: write the next manifest, and then the list in the data folder. Blocks.
+
+        Returns False if the list is another one now: that of a manifest whose writing had no answer, or one in another
+        folder. Raises `TierUnavailable`, and OSError.
+        """
+        tiered = self._in_folder()
+        new = tiered.next(segments, self._openings[-1])
+        name = _manifest(new)
+        found = new
+        if not self._request(self._objects.create, name, new.packed()):
+            data = self._request(self._objects.get, name)
+            if data is None:
+                raise TierUnavailable(f"another write of {name} was under way")
+            found = unpack_tiered(data, name)
+        # A number is free again when a newer manifest is there: the newest one always stays.
+        names = self._request(self._objects.list, _folder_of_manifests(tiered))
+        if found.opening in self._openings and max(map(number_of, names)) == new.number:
+            self._keep(found)
+            return found == new
+        # What the other one names is not ours to remove, but it can be read.
+        forked = tiered.moved(uuid.uuid4().hex)
+        logger.warning(
+            "another copy of this data folder writes to %s in the tier: this one goes on in %s",
+            _above(tiered),
+            _above(forked),
+        )
+        self._keep(forked)
+        return False
+
+    def sweep(self) -> int:
+        """Remove the objects that no manifest needs any more, and older manifests. Returns how many. Blocks.
+
+        Raises `TierUnavailable`.
+        """
+        tiered = self.tiered
+        if not tiered.number:
+            return 0
+        above = _above(tiered)
+        named = {segment.name for segment in tiered.segments}
+        old = [
+            name
+            for name in self._request(self._objects.list, f"{above}/segments")
+            if name not in named and number_of(name) <= tiered.number
+        ]
+        manifests = self._request(self._objects.list, _folder_of_manifests(tiered))
+        old += [name for name in manifests if number_of(name) < tiered.number]
+        if old:
+            self._request(self._objects.delete, old)
+        return len(old)
+
+    def audit(self, segment: TieredSegment) -> None:
+        """Read the whole object of a segment. Raises `LogCorrupt` if it is damaged, and `TierUnavailable`. Blocks."""
+        try:
+            self._verify(segment, lambda: None)
+        except ObjectDamaged as error:
+            raise LogCorrupt(segment_name(segment.base), segment.base, f"object {segment.name}: {error}") from None
+
+    def stop(self) -> None:
+        """End uploads, and refuse further requests."""
+        self._closed = True
+
+    def close(self) -> None:
+        """End the threads. Blocks until requests that are under way have ended."""
+        self.stop()
+        for executor in (self._readers, self._writer):
+            executor.shutdown(cancel_futures=True)
+
+    def _verify(self, segment: TieredSegment, rest: Callable[[], None]) -> None:
+        """Read an object and compare it with its checksums. Raises `ObjectDamaged` and `TierUnavailable`."""
+        found = self._request(self._objects.size, segment.name)
+        if found != segment.size:
+            raise ObjectDamaged(f"it has {found} bytes, and {segment.size} were written")
+        index = self._read_index(segment, False)
+        for number in range(0, len(index.checksums), _AHEAD):
+            self._check_open()
+            for block, data in self._read_blocks(segment, index, number, number + _AHEAD, False):
+                index.open_block(block, data, self._codec)
+                rest()
+
+    def _block(self, segment: TieredSegment, index: SegmentIndex, number: int) -> bytes:
+        return self._cache.get((segment.name, number), partial(self._load, segment, index, number))
+
+    def _load(self, segment: TieredSegment, index: SegmentIndex, number: int) -> list[tuple[tuple[str, int], bytes]]:
+        """A block, and those behind it if the one before it was read."""
+        name = segment.name
+        end = number + 1
+        if self._cache.has((name, number - 1)):
+            while end < min(number + _AHEAD, len(index.checksums)) and not self._cache.has((name, end)):
+                end += 1
+        try:
+            blocks = self._read_blocks(segment, index, number, end, True)
+            return [((name, each), index.open_block(each, data, self._codec)) for each, data in blocks]
+        except ObjectDamaged as error:
+            at = segment.base + number * index.block
+            raise LogCorrupt(segment_name(segment.base), at, f"object {name}: {error}") from None
+
+    def _read_blocks(
+        self, segment: TieredSegment, index: SegmentIndex, first: int, end: int, for_readers: bool
+    ) -> list[tuple[int, bytes]]:
+        """The compressed blocks [first, end) of an object by their numbers."""
+        end = min(end, len(index.checksums))
+        begin = index.starts[first]
+        data = self._read_range(segment, begin, index.starts[end], for_readers)
+        return [(i, data[index.starts[i] - begin : index.starts[i + 1] - begin]) for i in range(first, end)]
+
+    def _index(self, segment: TieredSegment) -> SegmentIndex:
+        with self._lock:
+            found = self._indexes.get(segment.name)
+            if found is not None:
+                self._indexes.move_to_end(segment.name)
+                return found
+        index = self._read_index(segment, True)
+        with self._lock:
+            self._indexes[segment.name] = index
+            if len(self._indexes) > _INDEXES:
+                self._indexes.popitem(last=False)
+        return index
+
+    def _read_index(self, segment: TieredSegment, for_readers: bool) -> SegmentIndex:
+        size = min(segment.size, index_size(segment.end - segment.base))
+        found = unpack_index(self._read_range(segment, segment.size - size, segment.size, for_readers), segment.size)
+        if isinstance(found, int):
+            found = unpack_index(
+                self._read_range(segment, segment.size - found, segment.size, for_readers), segment.size
+            )
+        if isinstance(found, int) or (found.base, found.end) != (segment.base, segment.end):
+            raise ObjectDamaged("it is that of another segment")
+        return found
+
+    def _get(self, segment: TieredSegment, begin: int, end: int, for_readers: bool) -> bytes | None:
+        if not for_readers:
+            return self._request(self._objects.read, segment.name, begin, end)
+        self._check_open()
+        with self._lock:
+            self.reads += 1
+        self._reading.check()
+        return self._reading.request(self._objects.read, segment.name, begin, end)
+
+    def _read_range(self, segment: TieredSegment, begin: int, end: int, for_readers: bool) -> bytes:
+        data = self._get(segment, begin, end, for_readers)
+        if data is None:
+            raise ObjectDamaged("it is missing in the tier")
+        if len(data) != end - begin:
+            raise ObjectDamaged(f"it ends at {begin + len(data)}, and has {segment.size} bytes by the list")
+        return data
+
+    def _request(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Ask the store, for writing and for checks of what was written. Raises `TierUnavailable`."""
+        self._check_open()
+        return self._writing.request(function, *arguments)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the store is closing")
+
+    def _keep(self, tiered: Tiered) -> None:
+        write_tiered(self._segments.folder, tiered, self._segments.disk)
+        self._segments.set_tiered(tiered)
+        self._object_bytes = _total(tiered)
+
+    def _in_folder(self) -> Tiered:
+        """What is in the tier, with a folder to write to."""
+        if not self.tiered.folder:
+            self._keep(self.tiered.moved(uuid.uuid4().hex))
+        return self.tiered
+
+
+class _Direction:
+    """Requests in one direction, which may be allowed or possible while the other is not. For any thread."""
+
+    def __init__(self, fails: str, works: str) -> None:
+        self._fails = fails
+        self._works = works
+        self._lock = threading.Lock()
+        self._failed_at = float("-inf")
+        self.error = ""  # of the last request
+        self.errors = 0
+
+    def check(self) -> None:
+        """Fail for a moment after an error, without a request: all who read would wait for its answer.
+
+        Raises `TierUnavailable`.
+        """
+        if time.monotonic() - self._failed_at < _RETRY_S:
+            raise TierUnavailable(self.error)
+
+    def request(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Make a request. Raises `TierUnavailable`. The first error is logged, and the first answer behind it."""
+        try:
+            result = function(*arguments)
+        except TierUnavailable as error:
+            with self._lock:
+                is_new, self.error = not self.error, str(error)
+                self._failed_at = time.monotonic()
+                self.errors += 1
+            if is_new:
+                logger.warning("the tier does not answer, %s: %s", self._fails, error)
+            raise
+        if self.error:
+            with self._lock:
+                was, self.error, self._failed_at = self.error, "", float("-inf")
+            if was:
+                logger.warning("the tier answers: %s", self._works)
+        return result
+
+
+def _total(tiered: Tiered) -> int:
+    return sum(segment.size for segment in tiered.segments)
+
+
+def _above(tiered: Tiered) -> str:
+    """The folder of a log in the tier."""
+    return f"logs/{tiered.folder}"
+
+
+def _folder_of_manifests(tiered: Tiered) -> str:
+    return f"{_above(tiered)}/manifests"
+
+
+def _manifest(tiered: Tiered) -> str:
+    return f"{_folder_of_manifests(tiered)}/{tiered.number:0{_DIGITS}}"
+
+
+def number_of(name: str) -> int:
+    """The number of a manifest, or of the manifest for which an object was written."""
+    return int(name.rpartition("/")[2].partition("-")[0])
