@@ -185,8 +185,11 @@ class Tier:
                 raise TierUnavailable(f"another write of {name} was under way")
             found = unpack_tiered(data, name)
         # A number is free again when a newer manifest is there: the newest one always stays.
-        names = self._request(self._objects.list, _folder_of_manifests(tiered))
-        if found.opening in self._openings and max(map(number_of, names)) == new.number:
+        numbers = {number_of(each) for each in self._request(self._objects.list, _folder_of_manifests(tiered))}
+        is_newest = max(numbers) == new.number
+        if is_newest and tiered.number and tiered.number not in numbers:
+            raise self._writing.failed(_other_store(tiered))
+        if found.opening in self._openings and is_newest:
             self._keep(found)
             return found == new
         # What the other one names is not ours to remove, but it can be read.
@@ -311,6 +314,9 @@ class Tier:
     def _read_range(self, segment: TieredSegment, begin: int, end: int, for_readers: bool) -> bytes:
         data = self._get(segment, begin, end, for_readers)
         if data is None:
+            tiered, direction = self.tiered, self._reading if for_readers else self._writing
+            if tiered.number and direction.request(self._objects.size, _manifest(tiered)) is None:
+                raise direction.failed(_other_store(tiered))
             raise ObjectDamaged("it is missing in the tier")
         if len(data) != end - begin:
             raise ObjectDamaged(f"it ends at {begin + len(data)}, and has {segment.size} bytes by the list")
@@ -356,17 +362,22 @@ class _Direction:
         if time.monotonic() - self._failed_at < _RETRY_S:
             raise TierUnavailable(self.error)
 
+    def failed(self, text: str) -> TierUnavailable:
+        """Note that a request has failed, and return the error for it."""
+        with self._lock:
+            is_new, self.error = not self.error, text
+            self._failed_at = time.monotonic()
+            self.errors += 1
+        if is_new:
+            logger.warning("the tier does not answer, %s: %s", self._fails, text)
+        return TierUnavailable(text)
+
     def request(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Make a request. Raises `TierUnavailable`. The first error is logged, and the first answer behind it."""
         try:
             result = function(*arguments)
         except TierUnavailable as error:
-            with self._lock:
-                is_new, self.error = not self.error, str(error)
-                self._failed_at = time.monotonic()
-                self.errors += 1
-            if is_new:
-                logger.warning("the tier does not answer, %s: %s", self._fails, error)
+            self.failed(str(error))
             raise
         if self.error:
             with self._lock:
@@ -374,6 +385,10 @@ class _Direction:
             if was:
                 logger.warning("the tier answers: %s", self._works)
         return result
+
+
+def _other_store(tiered: Tiered) -> str:
+    return f"{_manifest(tiered)} is not there: this is not the store that was written to, or it is not mounted"
 
 
 def _total(tiered: Tiered) -> int:

@@ -111,6 +111,18 @@ def test_a_sweep_leaves_what_the_next_manifest_may_name(first: Tier, objects: Me
     assert segment.name in objects.objects
 
 
+def test_an_empty_store_in_its_place_is_no_store(first: Tier, objects: MemoryObjects) -> None:
+    """As a folder of the network that is not mounted."""
+    there, objects.objects = objects.objects, {}
+    with pytest.raises(TierUnavailable, match="not the store"):
+        first.read(0, 1, 0)
+    with pytest.raises(TierUnavailable, match="not the store"):
+        add(first, SIZE)
+    assert first.error
+    objects.objects = there
+    assert add(first, SIZE)
+
+
 def test_the_list_in_the_folder_is_the_newest_manifest(first: Tier, tmp_path: Path, objects: MemoryObjects) -> None:
     assert read_tiered(tmp_path / "first") == first.tiered
     tiered = first.tiered
