@@ -184,7 +184,7 @@ class LocalStore(Queries):
             segments=len(tier.tiered.segments),
             object_bytes=tier.object_bytes,
             local_begin=max(segments.begin, self._views.begin),
-            waiting_bytes=max(segments.base_of(self._log.end) - end, 0),
+            waiting_bytes=max(segments.base_of(max(self._log.end - 1, 0)) - end, 0),
             reads=tier.reads,
             hits=tier.hits,
             cache_bytes=tier.cache_bytes,

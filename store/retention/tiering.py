@@ -99,7 +99,7 @@ class Tiering:
         await self._trim()
         while not self._stopped.is_set() and not self._log.failed:
             base = self._next()
-            if base + self._segments.size > self._segments.base_of(self._views.checkpointed) or base == self._damaged:
+            if base + self._segments.size > self._closed_end() or base == self._damaged:
                 break
             try:
                 await self._upload(base)
@@ -117,12 +117,16 @@ class Tiering:
         begin = max(self._segments.begin, self._segments.base_of(self._views.begin))
         return begin if last is None else max(begin, last.base + self._segments.size)
 
+    def _closed_end(self) -> int:
+        """Where the closed segments end. The one with the log's last byte is not closed, even if it is full."""
+        return self._segments.base_of(max(self._views.checkpointed - 1, 0))
+
     async def _local_cut(self) -> int:
         """Up to where files of segments may go."""
         segments, last = self._segments, self._tier.tiered.last
         if last is None:
             return 0
-        end = min(last.base + segments.size, segments.base_of(self._views.checkpointed))
+        end = min(last.base + segments.size, self._closed_end())
         room = 0
         if self._config.retention_free_bytes:
             run = asyncio.get_running_loop().run_in_executor

@@ -425,7 +425,7 @@ class History:
         assert {name for name in own if "/segments/" in name} == named, "objects that nobody needs are there"
         assert len(own) - len(named) == min(tiered.number, 1), "older manifests are there"
         size = self.config.segment_size
-        closed = engine._segments.base_of(engine._views.checkpointed)
+        closed = engine._segments.base_of(max(engine._views.checkpointed - 1, 0))
         last = tiered.last
         assert closed == engine._views.begin or (last is not None and last.base + size == closed), "a segment is left"
 

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 import record
+from record.layout import Kind
 from store.api import TierStats, partition_queue
 from store.config import StoreConfig, TierConfig
 from store.engine import Engine
@@ -95,6 +96,20 @@ async def test_records_are_read_across_the_border(node: Node) -> None:
         assert await checks.read_log(node.engine) == log
         await checks.check_all(node.engine, truth.model, Random(1))
         await node.reopen()
+
+
+async def test_a_full_segment_at_the_end_of_the_log_stays(node: Node) -> None:
+    node.config = replace(CONFIG, tier=replace(CONFIG.tier, retention_local_bytes=0))
+    await node.reopen()
+    await node.fill_to(2 * SIZE + 1)
+    rest = 3 * SIZE - node.engine.stats().log_end
+    empty = record.frame(Kind.MESSAGE, 0, 0, b"a", b"", b"", b"")
+    await node.append([record.frame(Kind.MESSAGE, 0, 0, b"a", b"", b"", bytes(rest - len(empty)))])
+    assert node.engine.stats().log_end == 3 * SIZE
+    await node.move()
+    assert [base for base in files(node) if base < 3 * SIZE] == [2 * SIZE]
+    await node.reopen()
+    assert node.engine.stats().log_end == 3 * SIZE
 
 
 async def test_a_position_is_found_by_time_without_reading_each_segment(node: Node) -> None:
