@@ -3,7 +3,8 @@
 A node holds a topic of old messages. One device publishes with QoS 1 and one message in flight: by turns alone, beside
 readers of another node with the same messages, and beside readers of its own. Each reader is a process with the SDK,
 which pulls one partition from its beginning to its end, again and again, as fast as it can. The log is dropped from the
-page cache all the time, unless `--warm` is given.
+page cache all the time, unless `--warm` is given. With `--tier`, the old messages are in the tier only, a folder on the
+same disk, and the nodes keep none of them in memory.
 
 Readers of another node share the processors and the disk with the device, and nothing of the program. What the device
 waits longer beside those of its own is the node's part, which the goal is about.
@@ -37,6 +38,8 @@ _SENT_AT_ONCE: Final = 2_000
 _TOPICS: Final = 100  # of the old messages, so that all partitions have some
 _EVICT_S: Final = 0.1  # between two looks at what the page cache has of the log
 _DEVICE: Final = Work("ingest QoS 1, 1 device, 1 in flight", "ingest", 1, 1, 1, 10_000)
+_SEGMENT: Final = 32 << 20  # bytes, with `--tier`
+_FILES: Final = 2  # of the log, if all else is in the tier
 _GOAL: Final = 2.0  # p99 beside readers of the own node, as a multiple of that beside readers of another
 
 
@@ -47,6 +50,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=2_000_000, help="old ones (default: 2,000,000)")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of the device's messages")
     parser.add_argument("--warm", action="store_true", help="leave the log in the page cache")
+    parser.add_argument("--tier", action="store_true", help="keep the old messages in the tier only")
     parser.add_argument("--folder", type=Path, default=Path("build"), help="the disk to measure on (default: build)")
     parser.add_argument("--read", nargs=2, metavar=("ENDPOINT", "NUMBER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -59,9 +63,11 @@ def main() -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="cold-", dir=arguments.folder)).absolute()
     try:
-        with running(folder / "own") as own, running(folder / "other") as other:
+        with running(folder / "own", arguments.tier) as own, running(folder / "other", arguments.tier) as other:
             for node in (own, other):
                 asyncio.run(fill(node.endpoint, arguments.messages))
+                while arguments.tier and len([*node.log.glob("*.log")]) > _FILES:
+                    time.sleep(1)
             rows = list(rounds(own, other, arguments))
     except (BrokerUnavailable, LoadFailed) as error:
         print(f"cold_readers: {error}", file=sys.stderr)
@@ -92,13 +98,22 @@ class Round:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Node]:
+def running(folder: Path, is_tiered: bool) -> Iterator[Node]:
     """Run a node with its data in `folder`. Raises `BrokerUnavailable`."""
     folder.mkdir()
+    environment = dict(os.environ)
+    if is_tiered:
+        environment |= {
+            "SLUICE_TIER_STORE": f"file://{folder}/tier",
+            "SLUICE_TIER_RETENTION_LOCAL_BYTES": "0",
+            "SLUICE_TIER_CACHE_BYTES": str(8 << 20),
+            "SLUICE_STORE_SEGMENT_SIZE": str(_SEGMENT),
+            "SLUICE_STORE_TAIL_CACHE_BYTES": str(1 << 20),
+        }
     port, grpc = free_port(), free_port()
     command = [sys.executable, "-m", "sluice", "serve", "--data-dir", str(folder / "data"), "--grpc-port", str(grpc)]
     command += ["--mqtt-port", str(port), "--ws-port", str(free_port()), "--http-port", str(free_port())]
-    broker = run("sluice", Launch(command, ""), port, folder)
+    broker = run("sluice", Launch(command, "", environment), port, folder)
     try:
         yield Node(broker, f"127.0.0.1:{grpc}", folder / "data" / "log")
     finally:
@@ -199,7 +214,7 @@ def evicting(log: Path | None) -> Iterator[None]:
 
     def evict() -> None:
         while log is not None and not ended.wait(_EVICT_S):
-            for segment in log.glob("*.log"):
+            for segment in (*log.glob("*.log"), *log.parents[1].glob("tier/logs/*/segments/*")):
                 with suppress(FileNotFoundError), segment.open("rb") as file:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
