@@ -69,6 +69,9 @@ async def test_old_messages_come_when_the_tier_is_back(make_node: MakeNode, tmp_
     await live.subscribe((b"home/#", 1))
     await publish(publisher, OLD, OLD + 10)
     assert [int(message.payload[:6]) for message in await live.take(10)] == [*range(OLD, OLD + 10)]
+    tier = engine._tier
+    assert tier is not None
+    await until(lambda: tier.error)
     assert '"tier": "failing"' in (await get(node, "/health"))[1]
     (tmp_path / "away").rename(tmp_path / "tier")
     found = {int(message.payload[:6]) for message in await waiting.take(OLD + 10)}
