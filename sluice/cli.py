@@ -68,6 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
+    except UnicodeEncodeError as error:
+        if error.encoding != "utf-8":  # of the terminal
+            raise
+        print(f"{arguments.full_name}: an argument is not UTF-8", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # `sluice sub … | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

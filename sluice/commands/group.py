@@ -1,6 +1,7 @@
 """`sluice group` and `sluice dlq`: consumer groups, and the dead letters that they gave up."""
 
 import sys
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from sluice.console.command import (
     add_actions,
     add_limit,
     declare,
+    offset,
     print_result,
 )
 from sluice.console.facts import facts
@@ -42,7 +44,7 @@ def add(subparsers: Subparsers) -> None:
     moving = declare(actions, "reset", "move a group to another place; its leases there end", example, _reset)
     moving.add_argument("group", metavar="GROUP", help="the name of the group")
     text = "earliest, latest, a time (ISO 8601), or with --queue an offset"
-    moving.add_argument("--to", required=True, metavar="WHERE", help=text)
+    moving.add_argument("--to", required=True, type=_place, metavar="WHERE", help=text)
     text = "move it in this queue only, which is named as in `sluice group get`: home[0]"
     moving.add_argument("--queue", default="", metavar="QUEUE", help=text)
     management.add_arguments(moving)
@@ -59,7 +61,7 @@ def add_dlq(subparsers: Subparsers) -> None:
     actions = add_actions(declare(subparsers, "dlq", about, DLQ_EXAMPLE))
     listing = declare(actions, "list", "list the dead letters of a group, the oldest first", DLQ_EXAMPLE, _letters)
     listing.add_argument("group", metavar="GROUP", help="the name of the group")
-    listing.add_argument("--after", type=int, metavar="OFFSET", help="begin after this offset")
+    listing.add_argument("--after", type=offset, metavar="OFFSET", help="begin after this offset")
     add_limit(listing, "dead letters", 1000)
     management.add_arguments(listing)
     about = "publish dead letters again and finish them; everybody who reads their topic gets them"
@@ -71,9 +73,16 @@ def add_dlq(subparsers: Subparsers) -> None:
     deleting = declare(actions, "delete", "finish dead letters, so that nobody gets them", example, _drop)
     for parser in (again, deleting):
         parser.add_argument("group", metavar="GROUP", help="the name of the group")
-        parser.add_argument("offsets", nargs="*", type=int, metavar="OFFSET", help="the offsets of dead letters")
+        parser.add_argument("offsets", nargs="*", type=offset, metavar="OFFSET", help="the offsets of dead letters")
         parser.add_argument("--all", action="store_true", help="all dead letters of the group")
         management.add_arguments(parser)
+
+
+def _place(text: str) -> str | int | datetime:
+    """Parse where a group goes on: at an end, at an offset, or at a time."""
+    if text in ("earliest", "latest"):
+        return text
+    return offset(text) if text.isascii() and text.isdigit() else parse_time(text)
 
 
 def _list(arguments: Arguments) -> int:
@@ -113,14 +122,14 @@ def _reset(arguments: Arguments) -> int:
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 
     request = pb.ResetGroupRequest(group=arguments.group, queue=arguments.queue)
-    if arguments.to in ("earliest", "latest"):
+    if isinstance(arguments.to, str):
         setattr(request, arguments.to, True)
-    elif arguments.to.isascii() and arguments.to.isdigit():
-        if not arguments.queue:
-            raise UsageError("an offset needs --queue")
-        request.offset = int(arguments.to)
+    elif isinstance(arguments.to, datetime):
+        request.time_ms = milliseconds(arguments.to)
+    elif arguments.queue:
+        request.offset = arguments.to
     else:
-        request.time_ms = milliseconds(parse_time(arguments.to))
+        raise UsageError("an offset needs --queue")
     return _show(arguments, management.ask(arguments, "ResetGroup", request, pb.Group))
 
 

@@ -1,5 +1,6 @@
 """`sluice message`: find messages by key or id, and tell what became of one."""
 
+import argparse
 import re
 import sys
 from itertools import islice
@@ -41,7 +42,10 @@ def add(subparsers: Subparsers) -> None:
 def message_id(text: str) -> int:
     """The position that an id names: decimal, or the 16 hexadecimal digits of RocketMQ's id of a message that no
     RocketMQ client sent."""
-    return int(text, 16) if _ROCKETMQ_POSITION.fullmatch(text) else int(text)
+    number = int(text, 16) if _ROCKETMQ_POSITION.fullmatch(text) else int(text)
+    if not 0 <= number < 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text} is not the id of a message")
+    return number
 
 
 def _find(arguments: Arguments) -> int:

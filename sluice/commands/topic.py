@@ -13,6 +13,7 @@ from sluice.console.command import (
     add_actions,
     add_limit,
     declare,
+    offset,
     positive,
     print_result,
     within,
@@ -51,7 +52,7 @@ def add(subparsers: Subparsers) -> None:
     browsing.add_argument("topic", metavar="TOPIC", help="the topic, or with --partition a parent topic")
     browsing.add_argument("--partition", type=within(0, 1023), metavar="N", help="read this partition of the parent")
     begin = browsing.add_mutually_exclusive_group()
-    begin.add_argument("--offset", type=_offset, metavar="OFFSET", help="begin at this offset")
+    begin.add_argument("--offset", type=offset, metavar="OFFSET", help="begin at this offset")
     begin.add_argument("--since", type=parse_time, metavar="TIME", help="begin at this time (ISO 8601)")
     add_limit(browsing, "messages", 20)
     management.add_arguments(browsing)
@@ -67,13 +68,6 @@ def add(subparsers: Subparsers) -> None:
     text = "a user property; may be repeated"
     publishing.add_argument("--property", action="append", default=[], type=_property, metavar="NAME=VALUE", help=text)
     management.add_arguments(publishing)
-
-
-def _offset(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is not an offset")
-    return number
 
 
 def _property(text: str) -> tuple[str, str]:
@@ -166,9 +160,9 @@ def _browse(arguments: Arguments) -> int:
             for message in reply.messages:
                 print_result(arguments, message_facts(message), message_line(message))
             left -= len(reply.messages)
-            request.offset = reply.next
-            if reply.next >= reply.end:
+            if reply.next >= reply.end or (request.HasField("offset") and reply.next <= request.offset):
                 break
+            request.offset = reply.next
     return 0
 
 

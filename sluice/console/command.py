@@ -113,6 +113,14 @@ def positive(text: str) -> int:
     return number
 
 
+def offset(text: str) -> int:
+    """Parse an offset of a queue."""
+    number = int(text)
+    if not 0 <= number < 1 << 63:
+        raise argparse.ArgumentTypeError(f"{number} is not an offset")
+    return number
+
+
 def position(text: str) -> int:
     """Parse a position of the log."""
     number = int(text)

@@ -177,6 +177,33 @@ async def test_a_node_on_another_machine(node: Node, run: Run, tmp_path: Path, m
     assert "Traceback" not in run.error
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("group", "reset", "g", "--to", "tomorrow"),
+        ("group", "reset", "g", "--to", str(1 << 63)),
+        ("message", "get", str(1 << 63)),
+        ("message", "get", "F" * 16),
+        ("message", "trace", "-1"),
+        ("topic", "browse", "t", "--offset", str(1 << 63)),
+        ("topic", "browse", "t", "--since", "x"),
+        ("topic", "publish", "t", "x", "--property", "=v"),
+        ("dlq", "delete", "g", "-1"),
+        ("timer", "recall", "x"),
+    ],
+)
+async def test_values_that_cannot_be(run: Run, words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        await run(*words)
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("words", [("topic", "get"), ("group", "get"), ("client", "get"), ("topic", "list")])
+async def test_arguments_that_are_not_utf_8(run: Run, words: tuple[str, ...]) -> None:
+    await run(*words, "\udcff", code=2)
+    assert run.error == f"sluice {' '.join(words)}: an argument is not UTF-8\n"
+
+
 async def test_no_node_runs(node: Node, run: Run, tmp_path: Path) -> None:
     await node.stop()
     await run("topic", "list", code=1)
