@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 import grpc
+import orjson
 from aiohttp import web
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
@@ -20,13 +21,14 @@ from google.protobuf.message import Message
 
 from gateway.auth.refusal import ClientRefused
 from gateway.management.methods import METHODS, Method
+from gateway.management.paging import AT_ONCE
 from gateway.management.rights import Manager
 from gateway.management.surface import Management
 from gateway.mqtt.reasons import ReasonCode
 from gateway.rpc.status import RequestError, invalid, status_of
 from store.errors import StoreError
 
-_LARGE: Final = 32_768  # bytes of a message that is converted in a thread: that takes many milliseconds
+_LARGE: Final = 32_768  # bytes of a body that is converted in a thread: that takes many milliseconds
 _STATUS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,
@@ -65,9 +67,12 @@ class HttpApi:
             manager = await self._identify(request)
             message = method.request()
             fields = await _fields(method, request)
-            await _convert(request.content_length or 0, ParseDict, fields, message)
-            reply = await self._management.call(method, message, manager)
-            return web.json_response(await _convert(reply.ByteSize(), to_dict, reply))
+            if (request.content_length or 0) > _LARGE:
+                await asyncio.to_thread(ParseDict, fields, message)
+            else:
+                ParseDict(fields, message)
+            reply = await json_of(await self._management.call(method, message, manager))
+            return web.Response(body=reply, content_type="application/json")
         except ClientRefused as refused:
             code = grpc.StatusCode.RESOURCE_EXHAUSTED if refused.reason in _BUSY else grpc.StatusCode.UNAUTHENTICATED
             return _refusal(code, str(refused))
@@ -79,13 +84,26 @@ class HttpApi:
             return _refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
 
-def to_dict(message: Message) -> dict[str, Any]:
-    """A message as JSON, with the names of `management.proto` and all fields that have a value."""
+async def json_of(reply: Message) -> bytes:
+    """A reply as JSON, with the names of `management.proto` and all fields but optional ones without a value. The rows
+    of a list are converted in slices, between which devices have their turn."""
+    rest = type(reply)()
+    rest.CopyFrom(reply)
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for field, rows in reply.ListFields():
+        kind = field.message_type if field.is_repeated else None
+        if kind is not None and not kind.GetOptions().map_entry and len(rows) > AT_ONCE:
+            rest.ClearField(field.name)
+            lists[field.name] = found = []
+            for number, row in enumerate(rows, 1):
+                found.append(_to_dict(row))
+                if number % AT_ONCE == 0:
+                    await asyncio.sleep(0)
+    return orjson.dumps(_to_dict(rest) | lists)
+
+
+def _to_dict(message: Message) -> dict[str, Any]:
     return MessageToDict(message, always_print_fields_with_no_presence=True, preserving_proto_field_name=True)
-
-
-async def _convert(size: int, convert: Callable[..., Any], *arguments: object) -> Any:
-    return await asyncio.to_thread(convert, *arguments) if size > _LARGE else convert(*arguments)
 
 
 async def _fields(method: Method, request: web.Request) -> dict[str, Any]:

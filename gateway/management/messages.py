@@ -1,5 +1,6 @@
 """Stored messages: read by offset, time, key and position, published, and traced."""
 
+import asyncio
 import time
 from typing import Final
 
@@ -8,7 +9,7 @@ import orjson
 import record
 from cloud_sdk.proto import sluice_pb2
 from gateway.broker.append import append
-from gateway.management.paging import page_size
+from gateway.management.paging import AT_ONCE, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC
 from gateway.management.rights import Manager, require_one
@@ -87,7 +88,7 @@ class Messages:
         after = request.after if request.HasField("after") else None
         limit = page_size(request.limit)
         found = await self._store.bulk.by_key(parent_name(request.parent), key, after, limit, _PAGE_BYTES)
-        messages = messages_in(found.data, request.max_payload)
+        messages = await messages_in(found.data, request.max_payload)
         return pb.FindMessagesReply(messages=messages, after=found.after)
 
     async def get_message(self, request: pb.GetMessageRequest, manager: Manager) -> pb.Message:
@@ -122,7 +123,7 @@ class Messages:
             case _:
                 offset = max(bounds.end - limit, bounds.begin)
         found = await self._store.bulk.fetch(queue, offset, limit, _PAGE_BYTES)
-        messages = messages_in(found.data, request.max_payload)
+        messages = await messages_in(found.data, request.max_payload)
         for at, message in enumerate(messages, found.offset):
             message.offset = at
         return pb.BrowseReply(messages=messages, begin=found.bounds.begin, end=found.bounds.end, next=found.next_offset)
@@ -136,9 +137,14 @@ def valid_topic(text: str) -> bytes:
     return topic
 
 
-def messages_in(frames: bytes, max_payload: int) -> list[pb.Message]:
+async def messages_in(frames: bytes, max_payload: int) -> list[pb.Message]:
     """The messages of sealed frames, back to back. max_payload: bytes of each payload; 0: as usual."""
-    return [message_of(frames, start, max_payload or _MAX_PAYLOAD) for start in record.split(frames)]
+    messages: list[pb.Message] = []
+    for number, start in enumerate(record.split(frames), 1):
+        messages.append(message_of(frames, start, max_payload or _MAX_PAYLOAD))
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return messages
 
 
 def message_of(data: bytes, start: int, max_payload: int) -> pb.Message:

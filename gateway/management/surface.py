@@ -82,7 +82,8 @@ class Management:
 
 def _what(method: Method, request: Message) -> str:
     """What a call is about. The request is not there as a whole: it may have a secret."""
-    resources = [resource_of(right, request)[:_SHOWN] for right in method.rights if not right.each]
+    named = [right for right in method.rights if right.field or right.name]
+    resources = [resource_of(right, request)[:_SHOWN] for right in named]
     return " ".join([method.name, *map(repr, dict.fromkeys(resources))])
 
 

@@ -59,7 +59,7 @@ class Topics:
         if await manager.may(SUB, TOPIC, request.topic):
             if bounds.end > bounds.begin:
                 found = await self._store.bulk.fetch(queue, bounds.end - 1, 1, 1)
-                for message in messages_in(found.data, _PAYLOAD):
+                for message in await messages_in(found.data, _PAYLOAD):
                     reply.last.CopyFrom(message)
                     reply.last.offset = found.offset
             for value in await self._store.retained(topic, None, 1):

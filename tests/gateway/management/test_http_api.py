@@ -94,6 +94,8 @@ async def test_large_replies_come_whole(node: Node) -> None:
     await store_messages(node, *[(b"t", b"x" * 10_000) for _ in range(50)])
     status, answer = await ask(node, "GET", "topics/t/messages?offset=0")
     assert (status, len(answer["messages"])) == (200, 50)
+    assert [int(each["offset"]) for each in answer["messages"]] == list(range(50))
+    assert {name: answer[name] for name in answer if name != "messages"} == {"begin": "0", "end": "50", "next": "50"}
 
 
 async def test_a_stranger_is_asked_for_a_password(make_node: MakeNode) -> None:
