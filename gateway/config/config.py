@@ -152,11 +152,11 @@ class GrpcConfig:
 
 @dataclass(slots=True)
 class HttpConfig:
-    """The front for people and Prometheus."""
+    """The front for operators and Prometheus."""
 
     port: int = bounded(8080, -1, 65_535)  # -1: none, which only a gateway may have
     host: str = ""  # the address to listen on; "": that of the node
-    auth: list[str] = any_of(["anonymous"], "anonymous", "password", "certificate")  # for /metrics
+    auth: list[str] = any_of(["anonymous"], "anonymous", "password", "certificate")  # for /metrics and /api
     certificate: str = ""  # as `grpc.certificate`, and likewise the next two
     key: str = ""
     client_ca: str = ""
