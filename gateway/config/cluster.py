@@ -23,6 +23,7 @@ class ClusterConfig:
     name: str = ""  # of this node; no two nodes have the same
     listen: str = ""  # where this node's store listens for the gateways of other nodes: "host:port"
     advertise: str = ""  # the address by which other nodes reach `listen`; "": `listen` itself
+    site: str = ""  # where the node is: other sites stand by while a node of this one has the log
     weight: int = bounded(1, 0, 100)  # how many clients are sent to this node, compared with the others
     # Seconds without a sign of the leader after which another node leads.
     leader_timeout_s: int = bounded(3, 1, 300)
@@ -48,6 +49,8 @@ def check(cluster: ClusterConfig, has_tls: bool) -> str:
         return f"log begins with one of {known}, not {cluster.log!r}"
     if not _NAME.fullmatch(cluster.name):
         return f"name is 1 to 64 letters, digits, dots, - and _, not {cluster.name!r}"
+    if cluster.site and not _NAME.fullmatch(cluster.site):
+        return f"site is a name of letters, digits, dots, - and _, not {cluster.site!r}"
     return _check_addresses(cluster) or check_listen(cluster.listen, has_tls)
 
 

@@ -22,6 +22,9 @@ class NoCluster:
     async def undrain_node(self, _request: pb.UndrainNodeRequest, _manager: Manager) -> pb.UndrainNodeReply:
         raise _no_cluster()
 
+    async def promote_site(self, _request: pb.PromoteSiteRequest, _manager: Manager) -> pb.PromoteSiteReply:
+        raise _no_cluster()
+
 
 def _no_cluster() -> RequestError:
     return RequestError(grpc.StatusCode.FAILED_PRECONDITION, "this node is not part of a cluster: it has no [cluster]")

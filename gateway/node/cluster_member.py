@@ -49,6 +49,7 @@ class ClusterMember:
         nodes: Callable[[], list[str]],
         credentials: Callable[[], grpc.ChannelCredentials] | None,
         drain: Callable[[DrainOrder | None], None],
+        site: str,
     ) -> None:
         """address: of this node's store, as other nodes reach it. nodes: those that this node knows of others.
         credentials: to ask other nodes. drain: has the clients of this node sent to other nodes, or served again."""
@@ -64,6 +65,7 @@ class ClusterMember:
         self.damage = ""  # why this node stopped
         self.is_drained = False
         self._drain_node = drain
+        self._site = site
 
     async def run(self) -> None:
         """Note when slots come, until cancelled."""
@@ -79,7 +81,16 @@ class ClusterMember:
             return "", self.trouble() or "it begins to lead"
         if claim.node == self._name:
             return "", "it begins to lead"
+        if self.standby():
+            return "", self.standby()
         return claim.address, f"node {claim.node} leads"
+
+    def standby(self) -> str:
+        """Why the gateways of this node serve no devices; "": they do."""
+        claim = self._store.leader
+        if claim is None or claim.site == self._site:
+            return ""
+        return f"{_name_of(claim.site)} has the log, and {_name_of(self._site)} stands by"
 
     async def successor(self) -> str:
         """The node that takes over soonest if this one leads no more: of those that answer and miss nothing, the one
@@ -111,6 +122,8 @@ class ClusterMember:
             "slot": history.slot,
             "position": history.end,
             "drained": self.is_drained,
+            "site": self._site,
+            "standby": self.standby(),
         }
         unreached = self._store.unavailable
         if unreached is not None:
@@ -123,6 +136,8 @@ class ClusterMember:
             return self.damage
         if self._store.unavailable is not None:
             return "the shared log does not answer"
+        if self.standby():
+            return self.standby()
         if self.is_drained:
             return "the node is drained"
         if self._store.leader is None:
@@ -230,6 +245,21 @@ class ClusterMember:
                 await self._store.hand_over(node)
         self._drain_node(wanted)
 
+    async def promote_site(self, _request: pb.PromoteSiteRequest, _manager: Manager) -> pb.PromoteSiteReply:
+        """Returns when this node, or another one of its site, leads."""
+        if self.damage:
+            raise StoreError(self.damage)
+        if self._store.leader is None and self._store.history.leader is None:
+            raise _wrong("no node ever led this log: start the nodes of one site")
+        self._store.promote()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HANDED_S):
+                while (leader := self._store.leader) is None or leader.site != self._site:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        if leader is None or leader.site != self._site:
+            raise StoreError(f"{_name_of(self._site)} has not got the log yet: {self.trouble()}; the order stands")
+        return pb.PromoteSiteReply(leader=leader.node)
+
     async def change_leader(self, request: pb.ChangeLeaderRequest, _manager: Manager) -> pb.ChangeLeaderReply:
         """Returns when the node leads."""
         node = request.node
@@ -254,6 +284,10 @@ class ClusterMember:
                 else f"node {node} did not take over, and no node leads yet"
             )
         return pb.ChangeLeaderReply(leader=node)
+
+
+def _name_of(site: str) -> str:
+    return f"site {site}" if site else "the site without a name"
 
 
 def _clients_of(figures: Mapping[bytes, Mapping[str, int]]) -> dict[str, dict[str, int] | None]:

@@ -63,6 +63,7 @@ class ClusteredStoreNode:
         self._changed = asyncio.Event()  # the role
         self._let_go = asyncio.Event()  # no front uses an engine, or a copy
         self._let_go.set()
+        self._drained: DrainOrder | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> Ports:
@@ -78,13 +79,14 @@ class ClusteredStoreNode:
             cluster.leader_timeout_s,
             cluster.poll_ms,
             cluster.snapshot_bytes,
+            cluster.site,
         )
         credentials = gateway_credentials(config.split)
         self._store = store = await ClusteredStore.open(config.data_dir, store_config(config), about)
         store.on_role(self._on_role)
         store.before_close(self._wait_for_fronts)
         self._member = member = ClusterMember(
-            store, cluster.name, cluster.address, self._nodes, credentials, self._drain
+            store, cluster.name, cluster.address, self._nodes, credentials, self._drain, cluster.site
         )
         store.meet(member.check_name)
         self._listener = StoreListener(RemoteConfig(), member.leader, member.status, member.carry_out)
@@ -177,21 +179,26 @@ class ClusteredStoreNode:
         path = self.config.data_dir / DRAINED
         if order is None:
             path.unlink(missing_ok=True)
-            self._listener.states.set(ServiceState())
             log.info("this node is drained no more")
         else:
             path.write_bytes(msgspec.json.encode(order))
-            self._listener.states.set(ServiceState("", order.rate, order.services_s))
             log.info("this node is drained: its clients are sent to other nodes")
+        self._drained = order
+        self._tell_gateways()
 
     def _resume_drain(self) -> None:
         try:
-            order = msgspec.json.decode((self.config.data_dir / DRAINED).read_bytes(), type=DrainOrder)
+            content = (self.config.data_dir / DRAINED).read_bytes()
+            self._drained = msgspec.json.decode(content, type=DrainOrder)
         except (OSError, msgspec.MsgspecError):
-            self._listener.states.set(ServiceState())
-        else:
-            self._member.is_drained = True
-            self._listener.states.set(ServiceState("", order.rate, order.services_s))
+            return
+        self._member.is_drained = True
+
+    def _tell_gateways(self) -> None:
+        """Tell the gateways of this node whom they serve, if it is known which site has the log."""
+        if self._store is not None and self._store.leader is not None:
+            order = self._drained or DrainOrder(0, 0)
+            self._listener.states.set(ServiceState(self._member.standby(), order.rate, order.services_s))
 
     # --- roles
 
@@ -199,6 +206,7 @@ class ClusteredStoreNode:
         if role is not Role.LEADER and self._served is not None:
             self._listener.serve(None)
             self._served.abort()
+        self._tell_gateways()
         self._changed.set()
 
     async def _wait_for_fronts(self) -> None:

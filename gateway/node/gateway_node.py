@@ -1,6 +1,7 @@
 """A gateway in its own process, with its store in another process."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,10 +23,14 @@ from gateway.node.services import RPC_STOP_S, rpc_server, warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials
 from gateway.observe.counters import Counters, device_messages
 from notify.event_receiver import EventReceiver
+from store.errors import StoreClosed
 from store.remote.client import RemoteStore
 from store.remote.config import RemoteConfig
-from store.remote.service_state import ServiceState, follow_service_state
+from store.remote.service_state import ServiceState, first_service_state, follow_service_state
+from store.remote.standby import StandbyStore
 from store.remote.wire import NodeFacts
+
+log = logging.getLogger(__name__)
 
 _LEAST_SILENCE_S: Final = 2.0  # between heartbeats of a busy store, twice
 
@@ -41,7 +46,7 @@ class GatewayNode:
         self.config = config
         self.counters = Counters()
         self.ended = asyncio.Event()
-        self._store: RemoteStore | None = None
+        self._store: RemoteStore | StandbyStore | None = None
         self._rpc: RpcServer | None = None
         self._state = ServiceState()
         self._changed = asyncio.Event()  # the state
@@ -57,22 +62,25 @@ class GatewayNode:
         node = NodeFacts(cluster.address, config.grpc.advertise, config.mqtt.advertise, cluster.weight)
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
-        self._store = store = await RemoteStore.open(
-            config.split.store,
-            name.decode(),
-            EventReceiver(),
-            settings,
-            routed,
-            credentials,
-            node,
-            own_store,
-        )
-        store.on_lost(self.ended.set)
+        self._state = ServiceState(await _standby(own_store, settings.grace_s) if own_store else "")
+        standby = self._state.standby
+        store: RemoteStore | StandbyStore
+        if standby:
+            log.info("this gateway serves reads alone: %s", standby)
+            store = await StandbyStore.open(own_store, standby)
+        else:
+            store = await RemoteStore.open(
+                config.split.store, name.decode(), EventReceiver(), settings, routed, credentials, node, own_store
+            )
+            store.on_lost(self.ended.set)
+        self._store = store
         self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)
         self._rpc = self._make_rpc(store)
+        own_name = None if standby else name
         self._devices = devices = Devices(
-            store, authority, config, self.counters, name, self._more_figures, lambda: devices_of(store.nodes, node)
+            store, authority, config, self.counters, own_name, self._more_figures, lambda: devices_of(store.nodes, node)
         )
+        devices.sessions.redirection.why = standby
         self._draining = Draining(devices.sessions)
         self._http = HttpFront(config.http)
         pages = HttpPages(
@@ -126,6 +134,14 @@ class GatewayNode:
         store, before, self._state = self._store, self._state, state
         if store is None or state == before:
             return
+        if state.standby != before.standby:
+            log.info("this gateway starts again: %s", state.standby or "its site has the log now")
+            if state.standby:
+                store.leave(state.standby)
+            self.ended.set()
+            return
+        if state.standby:
+            return
         store.tell(msgspec.structs.replace(store.node, is_drained=bool(state.drain_rate)))
         if state.drain_rate:
             self._draining.begin(state.drain_rate)
@@ -133,7 +149,7 @@ class GatewayNode:
             self._draining.end()
         self._changed.set()
 
-    async def _switch_services(self, store: RemoteStore) -> None:
+    async def _switch_services(self, store: RemoteStore | StandbyStore) -> None:
         """Stop serving cloud services some time after clients are not told of this node any more, and serve them again
         when the node is drained no more."""
         while self._rpc is not None:
@@ -150,7 +166,7 @@ class GatewayNode:
                 if self._rpc is not None:
                     await self._rpc.start(self.config.host, self.config.grpc.port)
 
-    def _make_rpc(self, store: RemoteStore) -> RpcServer | None:
+    def _make_rpc(self, store: RemoteStore | StandbyStore) -> RpcServer | None:
         traffic = partial(device_messages, self.counters)
         return rpc_server(store, self._authority, self.config, traffic, lambda: services_of(store.nodes))
 
@@ -160,6 +176,15 @@ class GatewayNode:
             figures["service_calls"] = self._rpc.calls
             figures["service_logins_failed"] = self._authority.service_logins_failed["grpc"]
         return figures
+
+
+async def _standby(own_store: str, seconds: float) -> str:
+    """Why this node's site stands by; "": it does not. Raises StoreClosed if its store does not say."""
+    try:
+        async with asyncio.timeout(seconds):
+            return (await first_service_state(own_store)).standby
+    except TimeoutError:
+        raise StoreClosed(f"the store at {own_store} has not said for {seconds:g} s who leads") from None
 
 
 def services_of(nodes: Sequence[NodeFacts]) -> list[Weighted]:

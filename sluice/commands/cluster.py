@@ -61,6 +61,9 @@ def add(subparsers: Subparsers) -> None:
     undrain = declare(actions, "undrain", text, "sluice cluster undrain n1 --data-dir /var/lib/sluice", _undrain)
     undrain.add_argument("node", metavar="NODE", help="the name of the node")
     management.add_arguments(undrain)
+    text = "let the site of a node have the log, in place of the site that has it"
+    promote = declare(actions, "promote", text, "sluice cluster promote --data-dir /var/lib/sluice", _promote)
+    management.add_arguments(promote)
     text = "make a stopped node's copy of the log the folder of a single node, which goes on by itself"
     leave = declare(actions, "leave", text, "sluice cluster leave --data-dir /var/lib/sluice", _leave)
     add_data_dir(leave)
@@ -84,7 +87,7 @@ def _status(arguments: Arguments) -> int:
     if status["shared_log"] is not None:
         lines.append(line_of_log(status["shared_log"]))
     print_result(arguments, status, "\n".join(lines))
-    return 1 if status["trouble"] else 0
+    return 1 if status["trouble"] and not status["drained"] and not status["standby"] else 0
 
 
 def status_of(reply: "pb.ClusterStatus") -> dict[str, Any]:
@@ -105,6 +108,8 @@ def lines_of(status: dict[str, Any]) -> list[str]:
         who = "follows, and no node leads"
     where = f"epoch {status['epoch']}, slot {status['slot']} {status['silence_s']} s ago, position {status['position']}"
     lines = [f"node {status['node']} {who}: {where}"]
+    if status["standby"]:
+        lines.append(f"  {status['standby']}")
     if status["drained"]:
         lines.append("  it is drained: its clients are sent to other nodes")
     if status["role"] == "leader":
@@ -114,7 +119,7 @@ def lines_of(status: dict[str, Any]) -> list[str]:
         lines.append(f"  digest of the views at position {status['digest_at']}: {status['digest']}")
     if status["unreached"]:
         lines.append(f"  the shared log does not answer since {status['unreached_s']} s: {status['unreached']}")
-    elif status["trouble"] and not status["drained"]:
+    elif status["trouble"] and not status["drained"] and not status["standby"]:
         lines.append(f"  {status['trouble']}")
     return lines
 
@@ -173,6 +178,14 @@ def clients_of(status: dict[str, Any], node: str) -> dict[str, Any] | None:
     """The clients of a node, as the leader knows them; None: it does not."""
     known = (each for about in (status, *status["others"]) for each in about["clients"])
     return next((each for each in known if each["node"] == node), None)
+
+
+def _promote(arguments: Arguments) -> int:
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    reply = management.ask(arguments, "PromoteSite", pb.PromoteSiteRequest(), pb.PromoteSiteReply)
+    print_result(arguments, {"leader": reply.leader}, f"node {reply.leader} leads")
+    return 0
 
 
 def _undrain(arguments: Arguments) -> int:

@@ -46,6 +46,7 @@ class ClusteredStoreConfig:
     leader_timeout_s: float = 3.0  # without a slot, after which others may claim
     poll_ms: float = 50.0  # between reads at the end of the log
     snapshot_bytes: int = 512 << 20  # of log between two snapshots
+    site: str = ""  # where the node is
 
 
 @dataclass(slots=True, frozen=True)
@@ -168,6 +169,13 @@ class ClusteredStore:
             raise NotLeading("this node does not lead")
         await self._member.hand_over(to)
 
+    def promote(self) -> None:
+        """Let this node claim the log for its site, if another site has it. Raises `NotLeading` while this node does
+        not take part."""
+        if self._member is None:
+            raise NotLeading("this node does not reach the shared log yet")
+        self._member.promote()
+
     async def digest(self, position: int | None = None) -> tuple[int, bytes]:
         """A position of the log, and the digest of the views there (`store.views.digest`): by default this node's end.
 
@@ -189,13 +197,14 @@ class ClusteredStore:
 
     async def _keep_up(self, log: SharedLog) -> None:
         cluster = self._cluster
-        node, size = cluster.node, cluster.snapshot_bytes
-        await Upkeep(log, self._replica, self.path, node, size, self._clock, Random(), CHECK_S).run()
+        node, size, site = cluster.node, cluster.snapshot_bytes, cluster.site
+        await Upkeep(log, self._replica, self.path, node, size, self._clock, Random(), CHECK_S, site).run()
 
     async def _take_part(self, log: SharedLog, opening: str) -> None:
         cluster, config = self._cluster, self._config
         founded = Founded(uuid.uuid4().hex, config.segment_size, config.partitions, config.generation_segments)
-        member_config = MemberConfig(cluster.node, cluster.address, opening, cluster.leader_timeout_s, cluster.poll_ms)
+        timeout_s, poll_ms = cluster.leader_timeout_s, cluster.poll_ms
+        member_config = MemberConfig(cluster.node, cluster.address, opening, timeout_s, poll_ms, cluster.site)
         self._member = Member(log, self._replica, founded, member_config, Random(), self._greet, self._on_role)
         try:
             await self._member.run()

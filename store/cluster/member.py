@@ -65,10 +65,16 @@ class MemberConfig:
     opening: str
     leader_timeout_s: float = 3.0  # without a slot, after which others may claim
     poll_ms: float = 50.0  # between reads at the end of the log
+    site: str = ""  # where the node is
 
 
 Meet = Callable[[LeaderClaim], Awaitable[None]]
 OnRole = Callable[[Role, LeaderClaim | None], None]  # this node's role, and who leads, if that is known
+
+
+def stands_by(history: History, site: str) -> bool:
+    """Whether nodes of this site do not claim the log, because another site has it."""
+    return history.leader is not None and history.leader.site != site
 
 
 class Member:
@@ -76,6 +82,9 @@ class Member:
 
     `meet` is awaited once with the newest claim, before this node takes it for its leader's or claims itself. It raises
     `NodeNameTaken` if another process runs under the name of this node.
+
+    Only nodes of the site of the newest claim claim by themselves. Those of other sites stand by, until one of them is
+    told to `promote` its site, or is handed the log.
 
     `unavailable` says since what time of the loop the engine has not answered, and why; None while it does.
     """
@@ -103,6 +112,7 @@ class Member:
         self._has_claimed = False
         self._leadership: Leadership | None = None
         self._doubts = 0
+        self._is_promoting = False  # another site has the log, and this node is to claim it
 
     async def run(self) -> None:
         """Follow, and lead when nobody else does, until cancelled. The replica may lead then: close it.
@@ -121,6 +131,10 @@ class Member:
         if self._leadership is None:
             raise NotLeading("this node does not lead")
         await self._leadership.hand_over(to)
+
+    def promote(self) -> None:
+        """Claim the log for the site of this node, as soon as this node has read all of it, if another site has it."""
+        self._is_promoting = stands_by(self._replica.history, self._config.site)
 
     async def _follow(self) -> Leadership:
         """Apply slots until a claim of this node is one of them."""
@@ -143,10 +157,11 @@ class Member:
                     await self._meet(claim)
                     self._has_met = True
                 self._tell_follower()
+                is_silent = not slots and silence >= patience
                 if slots:
                     silence = 0.0
-                elif silence >= patience or self._may_claim_at_once():
-                    if (leadership := await self._claim()) is not None:
+                if (not slots or self._is_promoting) and self._may_claim(is_silent):
+                    if (leadership := await self._claim(is_silent)) is not None:
                         return leadership
                     patience = self._draw_patience()
                     continue
@@ -183,20 +198,23 @@ class Member:
         await self._replica.apply(slot, history)
         self._doubts = 0
         claim = slot.content
+        if isinstance(claim, LeaderClaim) and claim.site == self._config.site:
+            self._is_promoting = False  # done, also if another site gets the log again
         is_rival = isinstance(claim, LeaderClaim) and self._is_own(claim) and claim.opening != self._config.opening
         if is_rival and self._has_claimed:  # a claim of an earlier process may be late, but not behind one of this one
             raise NodeNameTaken(f"another process leads under the name of this node, {self._config.node}")
 
-    async def _claim(self) -> Leadership | None:
+    async def _claim(self, is_silent: bool) -> Leadership | None:
         """Found the log, or claim it. None: somebody else decided the next slot, or the end of the log is in doubt."""
         history, config = self._replica.history, self._config
         if history.slot == 0:
             await write_slot(self._log, history.next(self._founded), self._note_answer)
             return None
-        if not await self._sees_the_end(history):
+        # A leader of another site that writes decides the next slot while this node would look for the end.
+        if (is_silent or not self._is_promoting) and not await self._sees_the_end(history):
             await asyncio.sleep(config.leader_timeout_s / _DOUBTS)
             return None
-        claim = LeaderClaim(config.node, config.address, config.opening)
+        claim = LeaderClaim(config.node, config.address, config.opening, config.site)
         slot = history.next(claim, epoch=history.epoch + 1)
         if await write_slot(self._log, slot, self._note_answer) != slot.data:
             return None
@@ -212,6 +230,8 @@ class Member:
             raise SharedLogDamaged(f"slot {history.slot} of the shared log is not what it was")
         if newest is not None and end == history.slot + 1:
             return True
+        if await self._log.read(history.slot + 1) is not None:  # another node was faster
+            return False
         # An answer may be old. It is not old for long.
         self._doubts += 1
         if self._doubts > _DOUBTS:
@@ -254,6 +274,13 @@ class Member:
         if self.unavailable is None:
             return False
         return asyncio.get_running_loop().time() - self.unavailable[0] >= self._config.leader_timeout_s / _IDLE_SLOTS
+
+    def _may_claim(self, is_silent: bool) -> bool:
+        """Whether this node claims now. is_silent: nobody seems to lead."""
+        history = self._replica.history
+        if not stands_by(history, self._config.site):
+            return is_silent or self._may_claim_at_once()
+        return self._is_promoting or history.handed_to == self._config.node
 
     def _may_claim_at_once(self) -> bool:
         """Whether nobody leads, as far as this node knows, and this one comes next."""

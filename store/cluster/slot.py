@@ -70,6 +70,7 @@ class LeaderClaim(msgspec.Struct, frozen=True):
     node: _Name
     address: str  # where gateways reach it
     opening: _Name  # random name of the time that this node's process opened the log
+    site: str = ""  # where the node is: nodes of other sites do not claim by themselves
 
 
 class HandedOver(msgspec.Struct, frozen=True):

@@ -4,6 +4,8 @@ A follower writes the next snapshot when there is enough behind the last one, an
 first, since it has most of its tables. The leader has other things to do, and writes one when nobody did for four times
 as long. If two nodes write one at a time, the first one counts.
 
+Nodes of a site that stands by write nothing: their storage may be a copy that another one is replicated to.
+
 The leader removes slots: those before the older one of the two snapshots that stay. So there are always two snapshots
 that a node can begin with, and all slots behind them.
 """
@@ -14,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from store.cluster.member import stands_by
 from store.cluster.replica import Replica
 from store.cluster.shared_log import SharedLog, SharedLogUnavailable
 from store.cluster.snapshot_writer import REST, SnapshotWriter
@@ -56,6 +59,7 @@ class Upkeep:
         clock: Clock,
         rng: Random,
         check_s: float,
+        site: str = "",
     ) -> None:
         self.newest: Numbered | None = None
         self._log = log
@@ -65,6 +69,7 @@ class Upkeep:
         self._snapshot_bytes = snapshot_bytes
         self._rng = rng
         self._check_s = check_s
+        self._site = site
         self._writer = SnapshotWriter(log, node, clock, REST)
         self._patience = self._draw()
         self._checked = 0  # the newest snapshot of those that were found to have all their parts
@@ -86,8 +91,9 @@ class Upkeep:
                 logger.warning("snapshots of the shared log: %s; the next look is in %.0f s", error, pause)
 
     async def _look(self) -> None:
-        founded = self._replica.history.founded
-        if founded is None or self._replica.local is None:
+        history = self._replica.history
+        founded = history.founded
+        if founded is None or self._replica.local is None or stands_by(history, self._site):
             return
         leads = self._replica.engine is not None
         if leads or self._is_due():

@@ -305,6 +305,11 @@ class RemoteStore(RemoteCalls):
         if self._opening:  # otherwise the greeting says so
             self._put(Item.NODE, encode(node))
 
+    def leave(self, why: str) -> None:
+        """Give the store up at once: everything under way fails, and its outcome is unknown."""
+        self.nodes = []
+        self._give_up(StoreClosed(why))
+
     def on_lost(self, listener: Callable[[], None]) -> None:
         """Call `listener` when the store cannot be reached or gave this gateway up: others may have its sessions."""
         self._lost_listeners.append(listener)

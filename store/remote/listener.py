@@ -23,12 +23,14 @@ from store.remote.config import RemoteConfig
 from store.remote.copy_reads import CopyReads, NotReadable
 from store.remote.own_copy import OPENING, POSITION
 from store.remote.service_state import ServiceStates
+from store.remote.standby import StandbyReads
 from store.remote.wire import (
     CHANNEL_OPTIONS,
     DRAIN,
     METHOD,
     READ,
     READ_COPY,
+    READ_STANDBY,
     SERVICE,
     SERVICE_STATE,
     STATUS,
@@ -84,6 +86,7 @@ class StoreListener:
         self._drain = drain
         self._server: Server | None = None
         self._copy: CopyReads | None = None
+        self._standby: StandbyReads | None = None
         self._servers: list[grpc.aio.Server] = []
 
     async def open(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
@@ -97,6 +100,7 @@ class StoreListener:
             METHOD.rpartition("/")[2]: grpc.stream_stream_rpc_method_handler(self._greet),
             READ.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._read),
             READ_COPY.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._read_copy),
+            READ_STANDBY.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._read_standby),
             STATUS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._tell_status),
             DRAIN.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._carry_out),
             SERVICE_STATE.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(self._tell_states),
@@ -120,6 +124,7 @@ class StoreListener:
     def serve_copy(self, store: LocalStore | None) -> None:
         """Answer reads of gateways from this copy of a log that another node leads. None: there is none."""
         self._copy = None if store is None else CopyReads(store, self._config)
+        self._standby = None if store is None else StandbyReads(store, self._config)
 
     async def close(self) -> None:
         await asyncio.gather(*(server.stop(0) for server in self._servers))
@@ -153,6 +158,11 @@ class StoreListener:
             return await self._copy.read(body, str(known.get(OPENING)), int(known.get(POSITION, 0)))
         except (NotReadable, ValueError) as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+
+    async def _read_standby(self, body: bytes, context: Context) -> bytes:
+        if self._standby is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node has no copy to read at the moment")
+        return await self._standby.answer(body)
 
     async def _greet(self, _requests: object, context: Context) -> None:
         try:

@@ -51,6 +51,22 @@ class ServiceStates:
             await changed.wait()
 
 
+async def first_service_state(address: str) -> ServiceState:
+    """The state that the store at this address tells, as soon as it knows one."""
+    found: asyncio.Future[ServiceState] = asyncio.get_running_loop().create_future()
+
+    def note(state: ServiceState) -> None:
+        if not found.done():
+            found.set_result(state)
+
+    following = asyncio.ensure_future(follow_service_state(address, note))
+    try:
+        return await found
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
 async def follow_service_state(address: str, listener: Callable[[ServiceState], None]) -> None:
     """Call `listener` with the state that the store at this address tells, and with each change, until cancelled. While
     the store is away, the last state holds."""

@@ -17,6 +17,7 @@ from store.api import Redelivery
 METHOD: Final = "/sluice.store.v1.Store/Attach"
 READ: Final = "/sluice.store.v1.Store/Read"  # see `store.remote.bulk`
 READ_COPY: Final = "/sluice.store.v1.Store/ReadCopy"  # see `store.remote.copy_reads`
+READ_STANDBY: Final = "/sluice.store.v1.Store/ReadStandby"  # see `store.remote.standby`
 STATUS: Final = "/sluice.store.v1.Store/Status"  # see `store.remote.status`
 DRAIN: Final = "/sluice.store.v1.Store/Drain"  # likewise
 SERVICE_STATE: Final = "/sluice.store.v1.Store/ServiceState"  # see `store.remote.service_state`

@@ -24,6 +24,7 @@ LEADER = {
     "trouble": "",
     "unreached": "",
     "drained": False,
+    "standby": "",
     "gateways": ["n1.g1", "n2.g1"],
     "clients": [
         {"node": "n1", "is_known": True, "devices": 3, "service_calls": 1},

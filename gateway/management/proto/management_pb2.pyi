@@ -917,7 +917,7 @@ class ClusterStatus(_message.Message):
     def __init__(self, node: _Optional[_Union[ClusterNode, _Mapping]] = ..., others: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., shared_log: _Optional[_Union[SharedLog, _Mapping]] = ..., digest: _Optional[str] = ..., digest_at: _Optional[int] = ...) -> None: ...
 
 class ClusterNode(_message.Message):
-    __slots__ = ("node", "role", "leader", "leader_address", "epoch", "slot", "position", "address", "silence_s", "trouble", "unreached_s", "unreached", "gateways", "drained", "clients")
+    __slots__ = ("node", "role", "leader", "leader_address", "epoch", "slot", "position", "address", "silence_s", "trouble", "unreached_s", "unreached", "gateways", "drained", "clients", "site", "standby")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -933,6 +933,8 @@ class ClusterNode(_message.Message):
     GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
     node: str
     role: str
     leader: str
@@ -948,7 +950,9 @@ class ClusterNode(_message.Message):
     gateways: _containers.RepeatedScalarFieldContainer[str]
     drained: bool
     clients: _containers.RepeatedCompositeFieldContainer[NodeClients]
-    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[str] = ..., leader_address: _Optional[str] = ..., epoch: _Optional[int] = ..., slot: _Optional[int] = ..., position: _Optional[int] = ..., address: _Optional[str] = ..., silence_s: _Optional[float] = ..., trouble: _Optional[str] = ..., unreached_s: _Optional[float] = ..., unreached: _Optional[str] = ..., gateways: _Optional[_Iterable[str]] = ..., drained: _Optional[bool] = ..., clients: _Optional[_Iterable[_Union[NodeClients, _Mapping]]] = ...) -> None: ...
+    site: str
+    standby: str
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[str] = ..., leader_address: _Optional[str] = ..., epoch: _Optional[int] = ..., slot: _Optional[int] = ..., position: _Optional[int] = ..., address: _Optional[str] = ..., silence_s: _Optional[float] = ..., trouble: _Optional[str] = ..., unreached_s: _Optional[float] = ..., unreached: _Optional[str] = ..., gateways: _Optional[_Iterable[str]] = ..., drained: _Optional[bool] = ..., clients: _Optional[_Iterable[_Union[NodeClients, _Mapping]]] = ..., site: _Optional[str] = ..., standby: _Optional[str] = ...) -> None: ...
 
 class NodeClients(_message.Message):
     __slots__ = ("node", "is_known", "devices", "service_calls")
@@ -1021,3 +1025,13 @@ class UndrainNodeRequest(_message.Message):
 class UndrainNodeReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class PromoteSiteRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PromoteSiteReply(_message.Message):
+    __slots__ = ("leader",)
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    leader: str
+    def __init__(self, leader: _Optional[str] = ...) -> None: ...

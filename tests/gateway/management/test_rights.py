@@ -20,7 +20,7 @@ Call = Callable[[Method, Message], Awaitable[Message]]
 # These hide what the caller has no right to, and are not refused.
 HIDING = {"GetTopic", "ListDeadLetters", "ListTimers", "ListTransactions"}
 # A single node refuses these to those who have the right, too.
-CLUSTERED = {"GetCluster", "ChangeLeader", "DrainNode", "UndrainNode"}
+CLUSTERED = {"GetCluster", "ChangeLeader", "DrainNode", "UndrainNode", "PromoteSite"}
 
 
 @pytest.fixture
@@ -74,6 +74,7 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ChangeLeader": pb.ChangeLeaderRequest(node="n1"),
         "DrainNode": pb.DrainNodeRequest(node="n1"),
         "UndrainNode": pb.UndrainNodeRequest(node="n1"),
+        "PromoteSite": pb.PromoteSiteRequest(),
     }
 
 

@@ -81,6 +81,90 @@ def test_a_leader_that_is_back_claims_at_once(play: Play):
     play(scenario)
 
 
+async def start_sites(cluster: Cluster) -> tuple[Node, Node, Node]:
+    """One node of site a, which has the log, and two of site b."""
+    first, *others = cluster.nodes
+    first.site = "a"
+    first.start()
+    await asyncio.sleep(SOON_S)
+    for node in others:
+        node.site = "b"
+        node.start()
+    await asyncio.sleep(SOON_S)
+    assert leaders(cluster) == [first]
+    return first, others[0], others[1]
+
+
+def test_another_site_claims_when_it_is_promoted_and_not_before(play: Play):
+    async def scenario(cluster: Cluster) -> None:
+        first, second, _ = await start_sites(cluster)
+        first.kill()
+        await asyncio.sleep(10 * LEADER_TIMEOUT_S)
+        assert not leaders(cluster)
+        second.promote()
+        await asyncio.sleep(SOON_S)
+        assert leaders(cluster) == [second]
+        first.start()  # its own claim is not the newest one any more
+        await asyncio.sleep(10 * LEADER_TIMEOUT_S)
+        assert leaders(cluster) == [second]
+        second.kill()
+        await asyncio.sleep(FAILOVER_S)
+        assert [node.name for node in leaders(cluster)] == ["n2"], "the other node of that site"
+
+    play(scenario)
+
+
+def test_a_site_is_promoted_while_the_other_one_writes(play: Play):
+    async def scenario(cluster: Cluster) -> None:
+        first, second, _ = await start_sites(cluster)
+
+        async def write() -> None:
+            number = 1
+            while first.role is Role.LEADER:
+                number += await first.append([b"0 %d 1 0 1" % number])
+
+        writing = asyncio.ensure_future(write())
+        await asyncio.sleep(SOON_S)
+        second.promote()
+        await asyncio.sleep(FAILOVER_S)
+        assert leaders(cluster) == [second]
+        await writing
+
+    play(scenario)
+
+
+def test_an_order_to_promote_a_site_is_over_when_the_site_has_the_log(play: Play):
+    """Although the node that got it could not follow it then."""
+
+    async def scenario(cluster: Cluster) -> None:
+        first, second, third = await start_sites(cluster)
+        second.port.cut = True
+        second.promote()
+        third.promote()
+        await asyncio.sleep(SOON_S)
+        assert leaders(cluster) == [third]
+        first.promote()
+        await asyncio.sleep(LEADER_TIMEOUT_S)  # the idle leader has heard of it
+        assert leaders(cluster) == [first]
+        second.port.cut = False
+        await asyncio.sleep(10 * LEADER_TIMEOUT_S)
+        assert leaders(cluster) == [first]
+        assert epoch_of(second) == 3
+
+    play(scenario)
+
+
+def test_a_leader_hands_over_to_another_site(play: Play):
+    async def scenario(cluster: Cluster) -> None:
+        first, second, _ = await start_sites(cluster)
+        await first.member.hand_over(second.name)
+        await asyncio.sleep(10 * LEADER_TIMEOUT_S)
+        assert leaders(cluster) == [second]
+        assert epoch_of(second) == 2
+
+    play(scenario)
+
+
 def test_an_idle_leader_stays(play: Play):
     async def scenario(cluster: Cluster) -> None:
         leader, _ = await start(cluster)

@@ -143,6 +143,11 @@ def claim_without_reading(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "_read", read_late)
 
 
+def claim_for_any_site(patch: pytest.MonkeyPatch) -> None:
+    """Nodes of a site that stands by claim when nobody leads."""
+    patch.setattr(member, "stands_by", lambda _history, _site: False)
+
+
 def count_every_claim_as_won(patch: pytest.MonkeyPatch) -> None:
     """A claim is taken for won without a look at who won."""
 
@@ -161,6 +166,7 @@ MUTATIONS = (
     (answer_early, False),
     (claim_without_reading, False),
     (count_every_claim_as_won, False),
+    (claim_for_any_site, False),
 )
 
 

@@ -13,9 +13,9 @@ import record
 from record.layout import Kind
 from store.cluster.history import History, unpack_history
 from store.cluster.leadership import Deposed
-from store.cluster.member import NodeNameTaken, NotLeading, Role
+from store.cluster.member import NodeNameTaken, NotLeading, Role, stands_by
 from store.cluster.shared_log import SharedLogDamaged, SlotRemoved
-from store.cluster.slot import Slot, parse_slot
+from store.cluster.slot import HandedOver, LeaderClaim, Slot, parse_slot
 from store.errors import StoreError
 from tests.store.cluster.simulation.engine import Engine, Port
 from tests.store.cluster.simulation.loop import ClusterLoop, Process
@@ -41,13 +41,16 @@ class Cluster:
         self.counts: Counter[str] = Counter()
         self.engine = Engine(loop, self.rng, self.counts)
         self.processes: list[Process] = []
-        self.nodes = [Node(self, f"n{number}") for number in range(size or self.rng.choice((3, 5)))]
+        sites = ("",) if size else self.rng.choice((("",), ("a", "b")))
+        count = size or self.rng.choice((3, 5))
+        self.nodes = [Node(self, f"n{number}", sites[number % len(sites)]) for number in range(count)]
         self._lies = lies
         self._clients: list[asyncio.Task[None]] = []
         self._violations: list[str] = []
         self._digests: dict[int, int] = {}  # of what was folded, by the position up to which it was
         self._acknowledged: dict[tuple[int, int], int] = {}  # (client, append) → attempt
         self._acknowledged_by: dict[int, str] = {}  # slot → the process that acknowledged it
+        self.promoted: dict[str, int] = {}  # process → the slot that it knew when it was told to promote its site
         self.has_twin = False
         self._calm = False
         self._crash_at: tuple[Node, int] | None = None  # that many requests later
@@ -71,6 +74,7 @@ class Cluster:
             await asyncio.gather(*self._clients, *tasks, return_exceptions=True)
             await self._close_stores()
         self._check_log()
+        self._check_sites()
         self._violations += self.engine.wrong
         assert not self._violations, self._violations
 
@@ -135,6 +139,7 @@ class Cluster:
             (5, self._pause),
             (2, self._stop),
             (3, self._hand_over),
+            (2, self._promote),
             (2, self._be_away),
             (3, self._cut),
             (2, self._trim if self.folder is None else self._lose_disk),
@@ -162,7 +167,7 @@ class Cluster:
             else:
                 self._start(node)
         if self.folder is not None:  # one that joins
-            self.nodes.append(Node(self, "joiner"))
+            self.nodes.append(Node(self, "joiner", self.nodes[0].site))
             self._start(self.nodes[-1])
         if self.engine.lied:
             await asyncio.sleep(CALM_S)
@@ -172,6 +177,9 @@ class Cluster:
         goal = {client: self._appends_of(client) + 2 for client in range(CLIENTS)}
         while any(self._appends_of(client) < least for client, least in goal.items()):
             assert self.loop.time() < until, f"no progress: {[node.role for node in self.nodes]}"
+            for node in self.nodes:
+                if isinstance(node.stopped_by, SlotRemoved):  # perhaps all of the site that has the log
+                    self._start(node)
             await asyncio.sleep(0.1)
         for client in self._clients:
             client.cancel()
@@ -247,6 +255,12 @@ class Cluster:
         except (Deposed, NotLeading, StoreError):
             self.counts["hand-overs that came too late"] += 1
 
+    def _promote(self) -> None:
+        """Let the site of a node have the log."""
+        if (node := self._one()) and node.is_open:
+            self.counts["promotions"] += 1
+            node.promote()
+
     def _be_away(self) -> None:
         self.counts["engine away"] += 1
         self.engine.away = True
@@ -277,7 +291,8 @@ class Cluster:
         if not self.has_twin:
             self.counts["twins"] += 1
             self.has_twin = True
-            twin = Node(self, self.rng.choice(self.nodes).name)
+            other = self.rng.choice(self.nodes)
+            twin = Node(self, other.name, other.site)
             self.nodes.append(twin)
             self._start(twin)
 
@@ -337,6 +352,23 @@ class Cluster:
             assert (client, append, attempt, 0) in seen, f"append {append} of client {client} is lost"
         self.counts["acknowledged"] += len(self._acknowledged)
 
+    def _check_sites(self) -> None:
+        """Another site has the log only if it was handed to a node there, or if a node was told to promote the site.
+        An order that the site has followed is over."""
+        if self.engine.lied:
+            return
+        site, handed_to = "", ""
+        claims: dict[str, int] = {}  # site → the slot of its newest claim
+        for number, data in sorted(self.engine.decided.items()):
+            content = parse_slot(number, data).content
+            if isinstance(content, LeaderClaim):
+                if claims and content.site != site and content.node != handed_to:
+                    ordered = self.promoted.get(content.opening, -1)
+                    assert ordered >= claims.get(content.site, 0), f"site {content.site} claims slot {number} unasked"
+                    self.counts["sites promoted"] += 1
+                site, claims[content.site] = content.site, number
+            handed_to = content.to if isinstance(content, HandedOver) else ""
+
     def _check_noticed(self) -> None:
         """Nothing was folded that nobody wrote, and nodes that folded different slots have noticed."""
         stopped = self.counts["members stopped by SharedLogDamaged"]
@@ -353,7 +385,9 @@ class Cluster:
         for node in running:
             for slot, checksum in node.replica.folded.items():
                 assert folded.setdefault(slot, checksum) == checksum, f"nodes differ from slot {slot} on, unnoticed"
-        newest = {node.replica.history.slot for node in running}
+        # Who stands by claims nothing, and so does not look behind a slot that it cannot read.
+        claiming = [node for node in running if not stands_by(node.replica.history, node.site)]
+        newest = {node.replica.history.slot for node in claiming or running[:1]}
         assert max(newest) - min(newest) < 30, f"nodes stay behind, unnoticed: {newest}"
 
 

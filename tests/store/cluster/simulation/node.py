@@ -30,8 +30,9 @@ FOUNDED = {"segment_size": 4096, "partitions": 4, "generation_segments": 16}
 class Node:
     """`name` is the node's own name, which a twin shares. `stopped_by` is what its member raised."""
 
-    def __init__(self, cluster: "Cluster", name: str) -> None:
+    def __init__(self, cluster: "Cluster", name: str, site: str = "") -> None:
         self.name = name
+        self.site = site
         self.disk = Disk()
         self.kept: StoreDisk | None = None  # of the real store, if the cluster has those
         self.alive = False
@@ -74,6 +75,11 @@ class Node:
         self._run.cancel()
         self.alive, self.role = False, Role.FOLLOWER
 
+    def promote(self) -> None:
+        """Let the node's site have the log."""
+        self._cluster.promoted[self.member._config.opening] = self.replica.history.slot
+        self.member.promote()
+
     async def append(self, payloads: list[bytes]) -> bool:
         """Whether the messages are committed, as far as somebody hears who waits for as long as clients do."""
         answer: asyncio.Future[bool] = self._cluster.loop.create_future()
@@ -99,7 +105,7 @@ class Node:
         self.replica = replica
         opening = cluster.rng.randbytes(8).hex()
         founded = Founded(log_id=opening, **FOUNDED)
-        config = MemberConfig(self.name, f"{self.name}:1", opening, LEADER_TIMEOUT_S, poll_ms=100)
+        config = MemberConfig(self.name, f"{self.name}:1", opening, LEADER_TIMEOUT_S, poll_ms=100, site=self.site)
         rng = Random(cluster.rng.random())
         self.member = Member(self.port, self.replica, founded, config, rng, self._meet, self._on_role)
 
@@ -133,7 +139,7 @@ class Node:
     def _keep_up(self, replica: StoreReplica, kept: StoreDisk) -> None:
         cluster = self._cluster
         rng, clock = Random(cluster.rng.random()), clock_of(cluster.loop)
-        upkeep = Upkeep(self.port, replica, kept.path, self.name, SNAPSHOT_BYTES, clock, rng, CHECK_S)
+        upkeep = Upkeep(self.port, replica, kept.path, self.name, SNAPSHOT_BYTES, clock, rng, CHECK_S, self.site)
         self.process.spawn(upkeep.run())
 
     async def _take_part(self) -> None:
