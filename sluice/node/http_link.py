@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 from base64 import b64encode
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -32,6 +33,28 @@ class ManagementError(CommandError):
         """code: of gRPC, such as `NOT_FOUND`; "": the node did not answer."""
         super().__init__(text)
         self.code = code
+
+
+@dataclass(slots=True, frozen=True)
+class TlsFiles:
+    """PEM files for TLS: the authorities to trust in place of the system's, and the client's certificate and key."""
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Raises `UsageError`."""
+        if (self.certificate is None) != (self.key is None):
+            raise UsageError("--cert-file and --key-file must be given together")
+        try:
+            context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:  # also ssl.SSLError
+            names = ", ".join(str(path) for path in (self.ca, self.certificate, self.key) if path is not None)
+            raise UsageError(f"cannot use {names}: {error}") from None
+        return context
 
 
 class SocketConnection(http.client.HTTPConnection):
@@ -83,8 +106,8 @@ class HttpLink:
         return cls(connection, {})
 
     @classmethod
-    def open(cls, url: str, user: str | None, password: str | None, ca_file: Path | None) -> "HttpLink":
-        """Connect to the HTTP port of a node. Raises `UsageError` and `ManagementError`."""
+    def open(cls, url: str, user: str | None, password: str | None, tls: TlsFiles | None = None) -> "HttpLink":
+        """Connect to the HTTP port of a node. tls: for https. Raises `UsageError` and `ManagementError`."""
         parts = urlsplit(url)
         if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/"):
             raise UsageError(f"--host is http://host:port or https://host:port, not {url!r}")
@@ -93,12 +116,8 @@ class HttpLink:
         except ValueError as error:
             raise UsageError(f"--host {url!r}: {error}") from None
         if parts.scheme == "https":
-            try:
-                context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
-            except OSError as error:
-                raise UsageError(f"cannot use {ca_file}: {error}") from None
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                parts.hostname, port, timeout=CONNECT_TIMEOUT, context=context
+                parts.hostname, port, timeout=CONNECT_TIMEOUT, context=(tls or TlsFiles()).context()
             )
         else:
             connection = http.client.HTTPConnection(parts.hostname, port, timeout=CONNECT_TIMEOUT)

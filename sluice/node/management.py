@@ -39,19 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     password.add_arguments(group, "the user name; the user needs rules for what the command does")
     text = "for https: trust these authorities (PEM) instead of the system's"
     group.add_argument("--ca-file", type=Path, metavar="FILE", help=text)
+    text = "for https: the client certificate (PEM), if the node requires one"
+    group.add_argument("--cert-file", type=Path, metavar="FILE", help=text)
+    group.add_argument("--key-file", type=Path, metavar="FILE", help="the key of the client certificate (PEM)")
 
 
 @contextmanager
 def connect(arguments: Arguments) -> Iterator[Link]:
     """Connect to the management surface that the flags name. Raises `CommandError`."""
-    from sluice.node.http_link import HttpLink  # noqa: PLC0415
+    from sluice.node.http_link import HttpLink, TlsFiles  # noqa: PLC0415
     from store.data_folder import is_data_folder  # noqa: PLC0415
 
     data: Path = arguments.data_dir
     link: Link | None
     if arguments.host is not None:
         arguments.password = password.password_of(arguments)  # a prompt appears only once
-        link = HttpLink.open(arguments.host, arguments.username, arguments.password, arguments.ca_file)
+        tls = TlsFiles(arguments.ca_file, arguments.cert_file, arguments.key_file)
+        link = HttpLink.open(arguments.host, arguments.username, arguments.password, tls)
     else:
         link = HttpLink.find(data)
         if link is None and not is_data_folder(data):

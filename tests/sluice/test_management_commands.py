@@ -12,6 +12,7 @@ import pytest
 from gateway.node.node import Node
 from record.layout import FLAG_DELAYED, FLAG_HALF
 from sluice.cli import main
+from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.management.world import give_up, store_messages
 from tests.gateway.people import set_rules, set_user
@@ -175,6 +176,32 @@ async def test_a_node_on_another_machine(node: Node, run: Run, tmp_path: Path, m
     run.flags = ["--host", f"http://127.0.0.1:{node.ports.mqtt}"]
     await run("store", "status", code=1)
     assert "Traceback" not in run.error
+
+
+async def test_a_node_with_tls(make_node: MakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    authority = Authority(tmp_path / "authority")
+    certificate, key = authority.issue("server", "server", "DNS:localhost")
+    tls = {"http__certificate": str(certificate), "http__key": str(key), "http__client_ca": str(authority.file)}
+    node = await make_node(http__auth=["certificate"], **tls)
+    await set_rules(node, "alice", "allow subscribe $management/#")
+    run = Run(node, capsys)
+    own = [str(path) for path in authority.issue("alice", "alice")]
+    host = ["--host", f"https://localhost:{node.ports.http}"]
+    trusted = [*host, "--ca-file", str(authority.file)]
+    run.flags = [*trusted, "--cert-file", own[0], "--key-file", own[1]]
+    await run("store", "status")
+    await run("client", "kick", "c", code=1)
+    assert "no rule allows it" in run.error
+    for flags, code, says in (
+        (host, 1, "cannot be reached: "),
+        ([*trusted, "--cert-file", own[0]], 2, "must be given together"),
+        ([*host, "--ca-file", own[1]], 2, "cannot use "),
+        ([*host, "--ca-file", str(tmp_path / "none")], 2, "cannot use "),
+        (trusted, 1, "broke before it answered"),
+    ):
+        run.flags = flags
+        await run("store", "status", code=code)
+        assert says in run.error
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class World:
         url = f"http://127.0.0.1:{self.node.ports.http}"
 
         def call() -> Message:
-            link = HttpLink.open(url, OPERATOR, PASSWORD, None)
+            link = HttpLink.open(url, OPERATOR, PASSWORD)
             try:
                 return link.call(method.name, request, method.reply)
             except ManagementError as error:
