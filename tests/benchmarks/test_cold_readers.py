@@ -14,7 +14,7 @@ from tests.waiting import block_until
 
 @pytest.mark.slow
 def test_readers_read_their_partitions_again_and_again(tmp_path: Path) -> None:
-    with cold_readers.running(tmp_path / "node") as node:
+    with cold_readers.running(tmp_path / "node", False) as node:
         asyncio.run(cold_readers.fill(node.endpoint, 500))
         with cold_readers.reading(node.endpoint, 2) as readers:
             block_until(lambda: all(reader.count > 500 for reader in readers))
