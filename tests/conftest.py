@@ -1,7 +1,9 @@
 """For all tests: hypothesis judges what is true, never how long it took; processes start as they should."""
 
+import logging
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,16 @@ settings.load_profile("sluice")
 def interpreted_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs that are opened write by `Disk.write_durable`, which tests patch. The native queue would write past it."""
     monkeypatch.setattr(flush_queue, "FlushQueue", None)
+
+
+@pytest.fixture(autouse=True)
+def _without_log_of_commands() -> Iterator[None]:
+    """A node that a test starts in its process logs to standard error as that is now. Later tests have another one."""
+    before = logging.root.handlers[:]
+    yield
+    for handler in logging.root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler not in before:
+            logging.root.removeHandler(handler)
 
 
 _TESTS: Final = Path(__file__).parent

@@ -143,7 +143,9 @@ class Deferred:
 def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], None]) -> Iterator[None]:
     """While it lasts, the store's threads and measured times are the loop's, and nothing is logged. `on_flush` is
     called with the appends that go to the disk next."""
-    saved = store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.removal.time
+    saved = store.log.commitlog.SimpleQueue, store.log.segments.threading
+    timed = store.retention.removal, store.retention.compaction, store.retention.tiering, store.tier.tier
+    times = [module.time for module in timed]
     queues = store.log.commitlog.native_queue
     store.log.commitlog.SimpleQueue = lambda: TurnQueue(loop, on_flush)  # type: ignore[assignment, misc]
     store.log.commitlog.native_queue = lambda _: None
@@ -152,10 +154,8 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
         Event=threading.Event,
         Lock=threading.Lock,
     )
-    store.retention.removal.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
-    store.retention.compaction.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
-    store.retention.tiering.time = SimpleNamespace(monotonic=loop.time, sleep=lambda _: None)  # type: ignore[assignment]
-    store.tier.tier.time = SimpleNamespace(monotonic=loop.time)  # type: ignore[assignment]
+    for module in timed:
+        module.time = SimpleNamespace(monotonic=loop.time, sleep=lambda _: None)  # type: ignore[attr-defined]
     codec = store.opening.Zstd
     store.opening.Zstd = Deflate  # type: ignore[assignment, misc]
     level = logging.root.manager.disable
@@ -165,5 +165,7 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
     finally:
         store.log.commitlog.native_queue = queues
         store.opening.Zstd = codec  # type: ignore[misc]
-        store.log.commitlog.SimpleQueue, store.log.segments.threading, store.retention.removal.time = saved  # type: ignore[misc]
+        store.log.commitlog.SimpleQueue, store.log.segments.threading = saved  # type: ignore[misc]
+        for module, its_time in zip(timed, times, strict=True):
+            module.time = its_time  # type: ignore[attr-defined]
         logging.disable(level)

@@ -1,6 +1,7 @@
 """The key index: messages are found by business key and by id, after restarts and retention too."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -180,17 +181,17 @@ async def test_a_search_that_loses_its_segment_on_the_way(tmp_path: Path, monkey
     for i in range(20):
         await append(engine, keyed(b"t", b"k", payload=b"%d" % i + bytes(2000)))
     loop = asyncio.get_running_loop()
-    read_slowly = LogReader._read_slowly
+    with_file = LogReader._with_file
     late = True
 
-    def read(reader: LogReader, base: int, position: int, length: int) -> bytes:
+    def read(reader: LogReader, base: int, function: Callable[..., object], *arguments: object) -> object:
         nonlocal late
         if late:  # in a thread of the reader, when retention is quicker
             late = False
             asyncio.run_coroutine_threadsafe(engine._retention.enforce(), loop).result(30)
-        return read_slowly(reader, base, position, length)
+        return with_file(reader, base, function, *arguments)
 
-    monkeypatch.setattr(LogReader, "_read_slowly", read)
+    monkeypatch.setattr(LogReader, "_with_file", read)
     if way == "key":
         found = await payloads(engine, b"t", b"k")
         assert 0 < len(found) < 20
