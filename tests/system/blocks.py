@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 _BLOCK: Final = re.compile(r"^(?:<!-- (.*?) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-TIMEOUT_S: Final = 110.0
+TIMEOUT_S: Final = 250.0
 
 # Programs of a block's PATH: each is the real one, with the ports of the node.
 _SLUICE: Final = """#!/bin/bash
