@@ -29,7 +29,7 @@ _KEY_SIZE: Final = 32  # bytes
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "both": (True, True)}
 
 
-class Access:
+class AccessService:
     """Implements the service `Access`."""
 
     def __init__(self, store: Store, end_session: Callable[[bytes], Awaitable[object]] | None = None) -> None:

@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.config.config import Config
-from gateway.management.access import Access
-from gateway.management.clients import Clients, SessionDirectory
-from gateway.management.dead_letters import DeadLetters
-from gateway.management.groups import Groups
-from gateway.management.held import Held
-from gateway.management.messages import Messages
-from gateway.management.storage import Storage
-from gateway.management.topics import Topics
+from gateway.management.access import AccessService
+from gateway.management.clients import ClientsService, SessionDirectory
+from gateway.management.dead_letters import DeadLettersService
+from gateway.management.groups import GroupsService
+from gateway.management.held import HeldService
+from gateway.management.messages import MessagesService
+from gateway.management.storage import StorageService
+from gateway.management.topics import TopicsService
 from gateway.rpc.limits import RpcLimits
 from store.engine import Engine
 
@@ -24,14 +24,14 @@ def areas_of(
     config: Config,
     reload: Callable[[], Awaitable[None]],
 ) -> Areas:
-    """The services by name. reload: see `Storage`."""
+    """The services by name. reload: see `StorageService`."""
     return {
-        "Topics": Topics(engine),
-        "Messages": Messages(engine, limits),
-        "Groups": Groups(engine, limits),
-        "DeadLetters": DeadLetters(engine, limits),
-        "Clients": Clients(engine, sessions),
-        "Held": Held(engine),
-        "Storage": Storage(engine, config, reload),
-        "Access": Access(engine, sessions.remove),
+        "Topics": TopicsService(engine),
+        "Messages": MessagesService(engine, limits),
+        "Groups": GroupsService(engine, limits),
+        "DeadLetters": DeadLettersService(engine, limits),
+        "Clients": ClientsService(engine, sessions),
+        "Held": HeldService(engine),
+        "Storage": StorageService(engine, config, reload),
+        "Access": AccessService(engine, sessions.remove),
     }

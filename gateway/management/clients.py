@@ -45,7 +45,7 @@ class SessionDirectory(Protocol):
     async def remove(self, client_id: bytes) -> bool: ...
 
 
-class Clients:
+class ClientsService:
     """Implements the service `Clients`."""
 
     def __init__(self, store: Store, sessions: SessionDirectory) -> None:

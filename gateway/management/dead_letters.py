@@ -35,7 +35,7 @@ _MEMBER: Final = b"management"  # the name of the member in traces
 Handle = Callable[[list[bytes]], Awaitable[None]]  # what to do with the frames of dead letters before they are finished
 
 
-class DeadLetters:
+class DeadLettersService:
     """Implements the service `DeadLetters`."""
 
     def __init__(self, engine: Engine, limits: RpcLimits) -> None:

@@ -22,7 +22,7 @@ from store.api import GroupQueueState, GroupState, Store, dead_letter_queue
 _MAX_QUEUES: Final = 1000  # of one group in a reply
 
 
-class Groups:
+class GroupsService:
     """Implements the service `Groups`."""
 
     def __init__(self, store: Store, limits: RpcLimits) -> None:

@@ -13,7 +13,7 @@ from store.engine import Engine
 from store.errors import NoSuchMessage
 
 
-class Held:
+class HeldService:
     """Implements the service `Held`."""
 
     def __init__(self, engine: Engine) -> None:

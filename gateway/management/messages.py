@@ -39,7 +39,7 @@ _NEVER_CUT: Final = 1 << 62
 _BRACKETS: Final = ("{", "[")
 
 
-class Messages:
+class MessagesService:
     """Implements the service `Messages`."""
 
     def __init__(self, store: Store, limits: RpcLimits) -> None:

@@ -19,7 +19,7 @@ from store.local_store import LocalStore
 _STAGE: Final = re.compile(r"[0-9a-f]{16}")
 
 
-class Storage:
+class StorageService:
     """Implements the service `Storage`."""
 
     def __init__(self, store: LocalStore, config: Config, reload: Callable[[], Awaitable[None]]) -> None:

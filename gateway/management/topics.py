@@ -16,7 +16,7 @@ _PAYLOAD: Final = 65_536  # bytes that are shown of a payload
 _DOLLAR: Final = "$"
 
 
-class Topics:
+class TopicsService:
     """Implements the service `Topics`. A right to all topics does not cover those that begin with `$`: lists leave out
     what the caller may not see."""
 

@@ -22,7 +22,7 @@ from gateway.http.front import HttpFront, HttpPages
 from gateway.management.admin_socket import AdminSocket
 from gateway.management.areas import Areas, areas_of
 from gateway.management.http_api import HttpApi
-from gateway.management.storage import Storage
+from gateway.management.storage import StorageService
 from gateway.management.surface import Management
 from gateway.net.bind import check_host
 from gateway.node.cluster_member import ClusterMember, DrainOrder
@@ -283,7 +283,7 @@ class ClusteredStoreNode:
             self._authority.stop()
             self._authority = None
         self._followed = local
-        self._manage({} if local is None else {"Storage": Storage(local, self.config, self.reload)})
+        self._manage({} if local is None else {"Storage": StorageService(local, self.config, self.reload)})
         self._listener.serve_copy(local)
         if local is None:
             if self._served is None:

@@ -91,7 +91,7 @@ def _list(arguments: Arguments) -> int:
     return 0
 
 
-def _topics(link: management.Link, arguments: Arguments) -> Iterator[str]:
+def _topics(link: management.ManagementLink, arguments: Arguments) -> Iterator[str]:
     """Yield a line for each topic that begins with the prefix."""
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ def _topics(link: management.Link, arguments: Arguments) -> Iterator[str]:
         yield json.dumps({"topic": topic}) if arguments.json else printable(topic)
 
 
-def _tree(link: management.Link, arguments: Arguments, above: str, depth: int = 1) -> Iterator[str]:
+def _tree(link: management.ManagementLink, arguments: Arguments, above: str, depth: int = 1) -> Iterator[str]:
     """Yield a line for each name below `above`, and those of the levels below it."""
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 

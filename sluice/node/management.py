@@ -20,7 +20,7 @@ _ACCESS: Final = "Access"  # the service that also works on the folder of a stop
 Reply = TypeVar("Reply", bound="Message")
 
 
-class Link(Protocol):
+class ManagementLink(Protocol):
     """A way to the management surface."""
 
     def call(self, name: str, request: "Message", kind: type[Reply]) -> Reply:
@@ -45,13 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def connect(arguments: Arguments) -> Iterator[Link]:
+def connect(arguments: Arguments) -> Iterator[ManagementLink]:
     """Connect to the management surface that the flags name. Raises `CommandError`."""
     from sluice.node.http_link import HttpLink, TlsFiles  # noqa: PLC0415
     from store.data_folder import is_data_folder  # noqa: PLC0415
 
     data: Path = arguments.data_dir
-    link: Link | None
+    link: ManagementLink | None
     if arguments.host is not None:
         arguments.password = password.password_of(arguments)  # a prompt appears only once
         tls = TlsFiles(arguments.ca_file, arguments.cert_file, arguments.key_file)
@@ -73,7 +73,7 @@ def ask(arguments: Arguments, name: str, request: "Message", kind: type[Reply]) 
         return link.call(name, request, kind)
 
 
-def pages(link: Link, name: str, request: Any, kind: type[Reply], limit: int, rows: str) -> Iterator[Any]:
+def pages(link: ManagementLink, name: str, request: Any, kind: type[Reply], limit: int, rows: str) -> Iterator[Any]:
     """Yield the rows of a list, page by page, from `after` of the request on. limit: how many the caller wants."""
     request.limit = min(limit + 1, _PAGE)  # one more tells whether there are more
     while True:
@@ -105,7 +105,7 @@ class FolderLink:
 
 
 async def _change(data: Path, coroutine: str, request: "Message") -> "Message":
-    from gateway.management.access import Access  # noqa: PLC0415
+    from gateway.management.access import AccessService  # noqa: PLC0415
     from gateway.management.rights import SUPER_USER  # noqa: PLC0415
     from gateway.rpc.status import RequestError  # noqa: PLC0415
     from sluice.node.ownership import left_to_owner  # noqa: PLC0415
@@ -117,7 +117,7 @@ async def _change(data: Path, coroutine: str, request: "Message") -> "Message":
     with left_to_owner(data):
         engine = await Engine.open(data, StoreConfig(partitions=meta.partitions, segment_size=meta.segment_size))
         try:
-            method: Callable[..., Any] = getattr(Access(engine), coroutine)
+            method: Callable[..., Any] = getattr(AccessService(engine), coroutine)
             reply: Message = await method(request, SUPER_USER)
         except RequestError as error:
             raise CommandError(str(error)) from None

@@ -63,7 +63,7 @@ class Tiered:
         return Tiered(self.folder, self.number + 1, opening, tuple(segments))
 
     def moved(self, folder: str) -> "Tiered":
-        """The same segments, with a folder that has no manifest yet."""
+        """A list of the same segments for a new folder of the tier, which has no manifest yet."""
         return Tiered(folder, segments=self.segments)
 
     def up_to(self, position: int, size: int) -> "Tiered":

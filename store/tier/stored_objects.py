@@ -19,7 +19,7 @@ _ATTEMPT_S: Final = 60.0  # of a request beyond its timeout: a part of an upload
 
 
 def connect_objects(url: str, options: Mapping[str, str | int | float | bool]) -> Objects:
-    """See `store.tier.stores.open_objects`."""
+    """Open the folder of an object store, as `store.tier.stores.open_objects` says."""
     values = dict(options)
     timeout = values.pop("request_timeout_s", 10)
     if isinstance(timeout, str | bool) or timeout <= 0:

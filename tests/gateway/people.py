@@ -1,7 +1,7 @@
 """Users and rules of a node in the test's own loop, and clients that say who they are."""
 
 from gateway.auth.scram import new_user
-from gateway.management.access import Access
+from gateway.management.access import AccessService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import SUPER_USER
 from gateway.node.node import Node
@@ -14,10 +14,10 @@ SCRAM = b"SCRAM-SHA-256"
 ITERATIONS = 4096
 
 
-def access(node: Node) -> Access:
+def access(node: Node) -> AccessService:
     """Users and rules, as `sluice user` and `sluice acl` change them."""
     assert node._engine is not None
-    return Access(node._engine, node._sessions.remove)
+    return AccessService(node._engine, node._sessions.remove)
 
 
 def _keys(name: str, password: bytes) -> pb.ScramKeys:

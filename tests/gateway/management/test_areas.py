@@ -441,7 +441,7 @@ async def test_calls_are_bounded_in_number_and_time(surface: Surface, monkeypatc
     async def wait(*_: object) -> None:
         await waiting.wait()
 
-    monkeypatch.setattr("gateway.management.storage.Storage.get_store", wait)
+    monkeypatch.setattr("gateway.management.storage.StorageService.get_store", wait)
     calls = [asyncio.create_task(surface("GetStore")) for _ in range(32)]
     await asyncio.sleep(0)
     text = await surface.refuses(grpc.StatusCode.RESOURCE_EXHAUSTED, "GetStore")

@@ -70,7 +70,7 @@ class World:
         (self.half,) = await store_messages(node, (b"home/half", b"x"), flags=1 | FLAG_HALF)
 
     async def over_http(self, method: Method, request: Message) -> Message:
-        """The reply. Raises `grpc.RpcError`-like `Refused`."""
+        """Call a method over HTTP as the operator. Raises `Refused`."""
         url = f"http://127.0.0.1:{self.node.ports.http}"
 
         def call() -> Message:
@@ -85,7 +85,7 @@ class World:
         return await asyncio.to_thread(call)
 
     async def over_grpc(self, method: Method, request: Message) -> Message:
-        """The same."""
+        """Call a method over gRPC as the operator. Raises `Refused`."""
         basic = "Basic " + b64encode(f"{OPERATOR}:{PASSWORD}".encode()).decode()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{self.node.ports.grpc}") as channel:
             ask: Any = channel.unary_unary(
