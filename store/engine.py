@@ -206,6 +206,10 @@ class Engine(LocalStore):
     async def release_clients(self, gateway: bytes, claims: Sequence[tuple[bytes, int]]) -> None:
         await self.gateway_registry.release_clients(gateway, claims)
 
+    def group_members(self, group: bytes) -> int:
+        """How many members of a consumer group have asked for messages lately."""
+        return self._groups.members.count(group, self._groups.now())
+
     async def hand_over(self, group: bytes, handed: Sequence[Handed]) -> list[int]:
         return await self._groups.hand_over(group, handed)
 

@@ -22,6 +22,7 @@ from store.opening import OpenedStore
 from store.queries import Queries
 from store.retention.removal import Removal
 from store.tier.tier import Tier
+from store.views.groups.counts import GroupCounts
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class LocalStore(Queries):
         self._view_flushed = self._views.position  # log position of the last view flush
         self._stagings: set[asyncio.Task[Staged]] = set()
         self._replayed = (self._views.records, self._views.messages)
+        self._views.pops.counts = GroupCounts()  # without what was replayed
         self._batches = 0
         self._is_discarded = False
         self._is_ending = False  # nothing can be staged any more
@@ -169,6 +171,7 @@ class LocalStore(Queries):
             sessions=self._views.sessions.count,
             retained=self._views.retained.count.value,
             held=self._views.held.count.value,
+            halves=self._views.held.halves.value,
             max_held=self._config.max_held,
             damaged_places=places,
             damaged_bytes=size,

@@ -19,6 +19,7 @@ from store.api import (
     DeadLetter,
     Fetched,
     Found,
+    GroupProgress,
     GroupQueueState,
     GroupState,
     HeldPage,
@@ -30,12 +31,14 @@ from store.api import (
     StoredWill,
     TopicPage,
     User,
+    dead_letter_queue,
     partition_queue,
 )
 from store.errors import LogCorrupt, OffsetOutOfRange
 from store.log.reader import LogReader
 from store.producer_progress import cut_from
 from store.views.fold import Views
+from store.views.groups.counts import GroupCounts
 from store.views.queues.partitions import Partitions
 from store.views.topics.retained import entered_at, frame_in, is_reference
 
@@ -45,6 +48,8 @@ _MAX_SKIPPED: Final = 4096  # references checked per turn of the loop where reco
 _OF_ONE_PARENT: Final = (b"t", b"p")
 _PAGE_BYTES: Final = 1 << 20  # of topic names in one page
 _MAX_ROWS: Final = 1000  # rows read per turn of the loop: a few milliseconds
+_MANY_QUEUES: Final = 1024  # of a group
+_MAX_QUEUES: Final = 32  # queues whose ends are looked up per turn of the loop: a millisecond if none is in memory
 
 
 class Queries:
@@ -213,6 +218,56 @@ class Queries:
         names = pops.page(after, limit)
         return [GroupState(group, [self._group_queue(*state) for state in pops.queue_states(group)]) for group in names]
 
+    def group_names(self, after: bytes | None, limit: int) -> list[bytes]:
+        """Up to `limit` names of groups behind `after`, sorted."""
+        return self._views.pops.page(after, limit)
+
+    async def group_progress(self, group: bytes) -> GroupProgress | None:
+        """How far a group is; None if there is no such group, or if it has more than 1,024 queues, which would take too
+        long. It reads no messages."""
+        letters = dead_letter_queue(group)
+        if not 0 < self._views.pops.queues_of(group) <= _MANY_QUEUES:
+            return None
+        states = self._views.pops.progress(group)
+        lag = unfinished = oldest_ms = 0
+        dead_letters = -1
+        for number, state in enumerate(states, 1):
+            queue = self._group_queue(*state)
+            if queue.queue == letters:
+                dead_letters = queue.lag
+                continue
+            lag += queue.lag
+            unfinished += queue.unfinished
+            if queue.lag:
+                entered_ms = self._entered_ms(queue)
+                oldest_ms = min(oldest_ms or entered_ms, entered_ms or oldest_ms)
+            if number % _MAX_QUEUES == 0:
+                await asyncio.sleep(0)
+        if dead_letters < 0:
+            bounds = self._views.bounds((letters,))[0]
+            dead_letters = bounds.end - bounds.begin
+        return GroupProgress(lag, unfinished, oldest_ms, dead_letters)
+
+    @property
+    def group_counts(self) -> GroupCounts:
+        """What groups have done since the log was opened."""
+        return self._views.pops.counts
+
+    @property
+    def entered(self) -> int:
+        """How many messages have entered their queues since the log was opened."""
+        return self._views.messages
+
+    async def entered_of(self, parent: bytes) -> int:
+        """How many messages have ever entered the partitions of a parent topic."""
+        queues = [partition_queue(parent, number) for number in range(self.partition_count(parent))]
+        total = 0
+        for first in range(0, len(queues), _MAX_QUEUES):
+            if first:
+                await asyncio.sleep(0)
+            total += sum(self._views.ends(queues[first : first + _MAX_QUEUES]))
+        return total
+
     def dead_letters(self, queue: bytes, offset: int, count: int) -> list[DeadLetter]:
         """Where the messages at `count` offsets of a dead-letter queue came from. They must be readable."""
         return self._views.dead_letters.find(queue, offset, count)
@@ -288,6 +343,12 @@ class Queries:
         bounds = self._views.bounds((queue,))[0]
         ahead = bounds.end - max(following, bounds.begin)
         return GroupQueueState(queue, floor, following, unfinished, max(ahead, 0) + unfinished)
+
+    def _entered_ms(self, state: GroupQueueState) -> int:
+        """The store time of the first message of a queue that a group has not finished; 0 if it cannot be read."""
+        begin = max(state.floor, self._views.bounds((state.queue,))[0].begin)
+        times = record.unpack_refs(self._views.references(state.queue, begin, 1))[2]
+        return times[0] if times else 0
 
     def _young(self, data: bytes, times: list[int]) -> tuple[slice, bytes]:
         """Return the first run of records in `data` that are not older than their parent topics' retention floors:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.http.metrics import _CLUSTER
+
+CLUSTER_FIGURES = {f"sluice_cluster_{name}" for name in _CLUSTER}
 _CLASS = re.compile(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b")
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / ".github").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -74,13 +77,13 @@ def test_make_targets_exist(page: Path) -> None:
 
 def test_every_figure_is_explained() -> None:
     page = (ROOT / "docs/watching.md").read_text(encoding="utf-8")
-    source = (ROOT / "gateway/http/metrics.py").read_text(encoding="utf-8")
-    figures = set(re.findall(r"\"(sluice_[a-z0-9_]+)\"", source))
-    assert len(figures) > 40
-    assert {name for name in figures if f"`{name}`" not in page and f"`{name}_total`" not in page} == set()
-    assert set(re.findall(r"\bsluice_(?:mqtt|store|service|gateway)_[a-z0-9_]+\b", page)) <= figures | {
-        f"{n}_total" for n in figures
-    }
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "gateway/http").glob("*.py")))
+    figures = set(re.findall(r"\"((?:sluice|process)_[a-z0-9_]+)\"", source)) | CLUSTER_FIGURES
+    assert len(figures) > 60
+    suffixes = ("", "_total", "_bucket", "_sum", "_count")
+    assert {name for name in figures if not any(f"`{name}{suffix}`" in page for suffix in suffixes)} == set()
+    named = set(re.findall(r"`((?:sluice|process)_[a-z0-9_]*[a-z0-9])\b", page))
+    assert named <= {name + suffix for name in figures for suffix in suffixes}
 
 
 def logged_lines(path: Path) -> Iterator[str]:

@@ -44,7 +44,7 @@ GATEWAY_FLOORS = (
 )
 # The packages and modules of store/, likewise.
 STORE_FLOORS = (
-    ("config", "errors"),
+    ("config", "errors", "histogram"),
     ("api",),
     ("commit_listeners", "control", "log"),
     ("data_folder", "file_copy", "views"),

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.auth.authority import Authority
@@ -13,7 +12,10 @@ from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.config.config import HttpConfig
 from gateway.http.cluster_state import ClusterState
+from gateway.http.exposition import Collector, Exposition
+from gateway.http.group_metrics import GroupMetrics
 from gateway.http.metrics import ClusterCollector, Figures, NodeCollector
+from gateway.http.topic_metrics import TopicMetrics
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission
 from gateway.net.bounded_http import BoundedHttp
@@ -21,6 +23,7 @@ from gateway.net.proxy_protocol import address_text
 from gateway.net.tls import Certificates, name_in, single_certificate
 from matcher.reserved import SYS
 from store.api import LogStore
+from store.engine import Engine
 from store.errors import StoreError
 
 _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
@@ -36,20 +39,24 @@ class HttpPages:
         authority: Authority,
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]],
-        auth: Sequence[str],
+        config: HttpConfig,
         calls: Callable[[], int | None],
         cluster: ClusterState | None = None,
     ) -> None:
-        """sources, admissions, calls: see `gateway.http.metrics`. auth: of callers of `/metrics`."""
+        """sources, admissions, calls: see `gateway.http.metrics`. config: of callers of `/metrics`, and how many topics
+        and groups these see; both are known where `store` is the engine itself."""
         self.authority = authority
-        self._callers = Callers(authority, "http", auth)
+        self._callers = Callers(authority, "http", config.auth)
         self._store = store
         self._cluster = cluster
-        self._registry = CollectorRegistry()
-        failed = authority.service_logins_failed
-        self._registry.register(NodeCollector(store, sources, admissions, failed, calls))
+        collectors: list[Collector] = [
+            NodeCollector(store, sources, admissions, authority.service_logins_failed, calls)
+        ]
+        if isinstance(store, Engine):
+            collectors += [TopicMetrics(store, config.metrics_topics), GroupMetrics(store, config.metrics_groups)]
         if cluster is not None:
-            self._registry.register(ClusterCollector(cluster))
+            collectors.append(ClusterCollector(cluster))
+        self._exposition = Exposition(collectors)
 
     async def stop(self) -> None:
         await self._callers.stop()
@@ -71,7 +78,7 @@ class HttpPages:
         refusal = await self._refusal(request)
         if refusal is not None:
             return refusal
-        return _metrics(self._registry)
+        return await _metrics(self._exposition)
 
     async def identify(self, request: web.Request) -> Caller:
         """Authenticate a request. Raises ClientRefused and StoreError."""
@@ -105,10 +112,7 @@ class HttpFront:
         self.pages: HttpPages | None = None
         self._config = config
         self._cluster = cluster
-        self._without_log: CollectorRegistry | None = None
-        if cluster is not None:
-            self._without_log = CollectorRegistry()
-            self._without_log.register(ClusterCollector(cluster))
+        self._without_log = None if cluster is None else Exposition([ClusterCollector(cluster)])
         self._certificates: Certificates | None = None
         self._server = BoundedHttp(_MAX_BODY, _MAX_CONNECTIONS, backlog=128)
         self.app = self._server.app
@@ -149,7 +153,7 @@ class HttpFront:
         if self.pages is not None:
             return await self.pages.metrics(request)
         if self._without_log is not None:
-            return _metrics(self._without_log)
+            return await _metrics(self._without_log)
         return web.Response(status=503, text="the node has no log yet")
 
 
@@ -159,8 +163,8 @@ def source_of(request: web.Request) -> str:
     return address_text(host, port)
 
 
-def _metrics(registry: CollectorRegistry) -> web.Response:
-    return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+async def _metrics(exposition: Exposition) -> web.Response:
+    return web.Response(body=await exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _health(body: dict[str, object], cluster: ClusterState | None) -> web.Response:

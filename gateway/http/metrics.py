@@ -69,9 +69,11 @@ class ClusterCollector:
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
 
-    def collect(self) -> Iterable[Metric]:
-        for name, value in self._cluster.figures().items():
-            yield GaugeMetricFamily(f"sluice_cluster_{name}", _CLUSTER[name], value=value)
+    async def collect(self) -> Iterable[Metric]:
+        return [
+            GaugeMetricFamily(f"sluice_cluster_{name}", _CLUSTER[name], value=value)
+            for name, value in self._cluster.figures().items()
+        ]
 
 
 class NodeCollector:
@@ -95,11 +97,13 @@ class NodeCollector:
         self._service_logins_failed = service_logins_failed
         self._calls = calls
 
-    def collect(self) -> Iterable[Metric]:
-        yield from self._device_metrics()
-        yield from self._listener_metrics()
-        yield from self._service_metrics()
-        yield from self._store_metrics()
+    async def collect(self) -> Iterable[Metric]:
+        return [
+            *self._device_metrics(),
+            *self._listener_metrics(),
+            *self._service_metrics(),
+            *self._store_metrics(),
+        ]
 
     def _device_metrics(self) -> Iterable[Metric]:
         sources = self._sources()
@@ -177,6 +181,8 @@ class NodeCollector:
             ("sluice_store_sessions", "Durable sessions", stats.sessions),
             ("sluice_store_retained", "Retained values", stats.retained),
             ("sluice_store_held", "Held messages: delayed, or half of a transaction", stats.held),
+            ("sluice_store_transactions", "Messages of open transactions", stats.halves),
+            ("sluice_store_delayed", "Messages that wait for their time alone", stats.held - stats.halves),
             ("sluice_store_pending_bytes", "Bytes accepted and not yet committed", stats.pending_bytes),
             ("sluice_store_damaged_places", "Damaged places of the log that are served around", stats.damaged_places),
             ("sluice_store_damaged_bytes", "Bytes in damaged places that are served around", stats.damaged_bytes),

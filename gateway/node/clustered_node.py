@@ -246,9 +246,7 @@ class ClusteredStoreNode:
         self._served = served = ServedStore(engine, config)
         try:
             await self._show(None)
-            pages = HttpPages(
-                engine, served.authority, served.figures, list, config.http.auth, lambda: None, self._member
-            )
+            pages = HttpPages(engine, served.authority, served.figures, list, config.http, lambda: None, self._member)
             await self._http.show(pages)
             self._manage(areas_of(engine, served.sessions, rpc_limits(config), config, self.reload))
             await served.begin()
@@ -292,5 +290,5 @@ class ClusteredStoreNode:
             self._let_go.clear()
             store = cast("Store", local)  # it answers all that reads
             self._authority = Authority(store, self.config.mqtt.max_wrong_passwords)
-            auth = self.config.http.auth
-            await self._http.show(HttpPages(store, self._authority, dict, list, auth, lambda: None, self._member))
+            http = self.config.http
+            await self._http.show(HttpPages(store, self._authority, dict, list, http, lambda: None, self._member))

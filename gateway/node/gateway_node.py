@@ -88,7 +88,7 @@ class GatewayNode:
             authority,
             lambda: {"": devices.figures()},
             lambda: devices.front.admissions,
-            config.http.auth,
+            config.http,
             lambda: self._rpc.calls if self._rpc is not None else None,
         )
         await self._http.show(pages)

@@ -71,7 +71,7 @@ class Services:
             self._authority,
             self._sources,
             self._admissions,
-            config.http.auth,
+            config.http,
             lambda: rpc.calls if rpc is not None else None,
         )
         await self.http.show(pages)

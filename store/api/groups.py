@@ -160,6 +160,16 @@ class GroupState:
     queues: list[GroupQueueState]
 
 
+@dataclass(slots=True, frozen=True)
+class GroupProgress:
+    """The progress of a group in all its queues together; its dead letters apart."""
+
+    lag: int  # messages that are not finished
+    unfinished: int  # of these, messages that are leased out, come again, or wait for their ordering key
+    oldest_ms: int  # store time of the oldest message that is not finished; 0: there is none
+    dead_letters: int  # that are not finished
+
+
 class GroupStore(Protocol):
     """Leases of consumer groups on messages, and committed offsets. Every change returns once it is committed."""
 

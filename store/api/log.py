@@ -161,6 +161,7 @@ class StoreStats:
     sessions: int  # durable sessions
     retained: int  # retained values
     held: int  # messages that wait for their time or their transaction
+    halves: int  # of these, those that wait for their transaction
     max_held: int  # limit of `held`
     damaged_places: int  # damaged ranges of the log that reads skip
     damaged_bytes: int  # in these ranges

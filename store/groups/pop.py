@@ -39,6 +39,7 @@ from store.api import (
 from store.config import StoreConfig
 from store.errors import LogCorrupt, OffsetOutOfRange, StoreBusy, StoreError, StoreFailed, TooManyGroups
 from store.groups.lease_owners import LeaseOwners
+from store.groups.members import Members
 from store.groups.ordered_pop import KeyOrders, OrderedPopDecision
 from store.groups.partition_growth import limit_of, not_passed, unfinished_growths
 from store.groups.pop_decision import PopDecision, begin_all, turn_of
@@ -79,6 +80,7 @@ class GroupService:
         self._orders = KeyOrders()
         self._locks: dict[bytes, asyncio.Future[None]] = {}  # groups that are being reset or removed
         self.owners = LeaseOwners()
+        self.members = Members()
         self.turns = Turns()
         self.on_back: Callable[[bytes], None] | None = None  # leases of a group's gateways ended before their time
         self._error: StoreError | None = None  # why no record is committed any more: early leases never will be
@@ -96,6 +98,7 @@ class GroupService:
             await self._unlocked(group)
         selected = await self._select(request) if request.selection != EVERYTHING else None
         now = self._clock()
+        self.members.asked(group, request.member, now)
         decision = self._decide(request, now, selected)
         try:
             touched = decision.touched()
@@ -247,6 +250,10 @@ class GroupService:
         elif answer is not None:
             answer.set_result(Appended(error=self._error))
         return decision
+
+    def now(self) -> int:
+        """The time of the store's clock, ms."""
+        return self._clock()
 
     async def release(self, group: bytes, queue: bytes) -> None:
         """See `store.api.GroupStore.release_leases`."""

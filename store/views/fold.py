@@ -433,7 +433,9 @@ class Views:
                 self.retained.fold_moved(row.topic, reference, not row.has_payload, by)
 
     def _fold_handed_over(self, group: bytes, event: control.ShareHandedOver) -> None:
-        self.pops.finished(group, subscription_queue(group), [offset for _, _, offset in event.handed])
+        finished = self.pops.finished(group, subscription_queue(group), [offset for _, _, offset in event.handed])
+        if finished:
+            self.pops.counts.acknowledged(group, len(finished), -1)
         for client, packet_id, offset in event.handed:
             if packet_id:
                 self.sessions.outbound_changed(client, control.OutboundChanged([(packet_id, group, offset, 2)]))
@@ -445,12 +447,14 @@ class Views:
         self.pops.popped(group, queues, event.until_ms, record.store_time_of(commit.data, start))
 
     def _fold_settled(self, commit: Commit, _: int, group: bytes, event: control.Settled) -> None:
-        is_ordered = self.pops.settled(group, event)
+        is_ordered = self.pops.settled(group, event, commit.store_time)
         if self.pops.made_room(group) or event.again or is_ordered:
             _add_again(commit, group)
 
     def _fold_dead_lettered(self, commit: Commit, start: int, group: bytes, event: control.DeadLettered) -> None:
         had = self.pops.finished(group, event.queue, event.offsets)
+        if had:
+            self.pops.counts.dead_lettered(group, len(had))
         if self.pops.made_room(group) or self.pops.is_ordered(group, event.queue):
             _add_again(commit, group)
         self._dead_letter(commit, record.store_time_of(commit.data, start), group, event, had)

@@ -35,6 +35,7 @@ _NO_PAYLOAD: Final = 1  # marks
 _IS_KEPT: Final = 2
 _NAME: Final = Struct(">QQ")
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
+_HALVES: Final = b"c"  # bucket of `_NEW` and `_ASKED`, by which their number is kept
 _BEHIND_ALL: Final = b"\xff" * 17  # sorts after every name
 
 
@@ -153,12 +154,13 @@ class Order:
 class Held:
     """Held messages by handle, and in three orders: delayed ones, halves without a check, and checked halves."""
 
-    __slots__ = ("_state", "asked", "begin", "count", "due", "earlier", "kept_below", "new")
+    __slots__ = ("_state", "asked", "begin", "count", "due", "earlier", "halves", "kept_below", "new")
 
     def __init__(self, state: State, begin: int) -> None:
         """begin: where the first segment with a file begins."""
         self._state = state
         self.count = Count(state, HELD)
+        self.halves = Count(state, _HALVES)  # of these, those that wait for their transaction
         self.earlier = Earlier()
         self.due = Order(state, _DUE, self.earlier)
         self.new = Order(state, _NEW, self.earlier)
@@ -179,6 +181,7 @@ class Held:
         self._state.put(HELD, _handle_name(handle), b"".join((head, *digests, topic, publisher)))
         self.count.change(1)
         if flags & FLAG_HALF:
+            self.halves.change(1)
             self.new.add(check, handle)
         else:
             self.due.add(due, handle)
@@ -294,6 +297,7 @@ class Held:
         for row in self._waiting(event.committed, True):
             if row.is_delayed:
                 self._order(row).remove(row.check, row.handle)
+                self.halves.change(-1)
                 row.flags &= ~FLAG_HALF
                 self._put(row)
                 self.due.add(row.due, row.handle)
@@ -316,6 +320,7 @@ class Held:
         name = _handle_name(row.handle)
         if row.is_half:
             self._order(row).remove(row.check, row.handle)
+            self.halves.change(-1)
         else:
             self.due.remove(row.due, row.handle)
         self._state.delete(HELD, name)

@@ -178,8 +178,9 @@ class QueueLeases:
         deliveries = self.blocks[number].deliveries
         return number * BLOCK + BLOCK - len(deliveries.lstrip(b"\0"))
 
-    def popped(self, runs: list[tuple[int, int]], until: int, time: int) -> None:
-        """Apply POPPED, which was stored at `time` (ms)."""
+    def popped(self, runs: list[tuple[int, int]], until: int, time: int) -> int:
+        """Apply POPPED, which was stored at `time` (ms). Returns how many of the messages a client had got before."""
+        again = 0
         for first, count in runs:
             if count < 0:
                 self._keep_back(first, first - count, time)
@@ -187,12 +188,14 @@ class QueueLeases:
             end = first + count
             known = min(end, self.next)
             if first < known:
+                again += known - first - self._unsent(first, known)
                 self._update(first, known, until, _ONE_MORE, time)
             if end > self.next:
                 begin = max(first, self.next)
                 if begin < end:
                     self._enter(begin, end, until, _FIRST, time)
                 self.next = end
+        return again
 
     def settled(self, done: list[tuple[int, int]], again: list[tuple[int, int, int]]) -> None:
         for first, count in done:
@@ -241,6 +244,15 @@ class QueueLeases:
         block = self.blocks.get(offset // BLOCK)
         deliveries = 0 if block is None else block.deliveries[offset & _LAST]
         return None if block is None or not deliveries else (deliveries, *block.times_of(offset & _LAST))
+
+    def _unsent(self, first: int, end: int) -> int:
+        """How many messages of [first, end) no client ever got."""
+        unsent = 0
+        for number, low, high in _pieces(first, end):
+            block = self.blocks.get(number)
+            if block is not None:
+                unsent += block.deliveries.count(UNSENT, low, high)
+        return unsent
 
     def is_run(self, first: int, end: int, deliveries: int) -> bool:
         """Whether all offsets of [first, end) have entries with these deliveries."""

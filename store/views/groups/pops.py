@@ -10,6 +10,7 @@ from typing import Final
 
 from store.control import Settled
 from store.views.database.state import State, owned
+from store.views.groups.counts import GroupCounts
 from store.views.groups.groups import Groups
 from store.views.groups.leases import Entry, QueueLeases, unpack_head
 
@@ -37,6 +38,7 @@ class Pops:
         self._blocks = 0  # in memory
         self._count: int | None = None  # of groups, after the first call of `groups`
         self._short_of_room: set[bytes] = set()  # groups that may lease more once something is settled
+        self.counts = GroupCounts()
 
     @property
     def size(self) -> int:
@@ -80,6 +82,14 @@ class Pops:
         self._write_group(group)
         return [(queue, *unpack_head(row)) for queue, row in self._state.scan(owned(_HEADS, group))]
 
+    def progress(self, group: bytes) -> list[tuple[bytes, int, int, int]]:
+        """What `queue_states` returns, unsorted. It writes nothing."""
+        found = {queue: unpack_head(row) for queue, row in self._state.all(owned(_HEADS, group))}
+        for queue in self._names.get(group, ()):
+            leases = self._queues[group, queue]
+            found[queue] = (leases.floor, leases.next, leases.unfinished)
+        return [(queue, *head) for queue, head in found.items()]
+
     def popped(self, group: bytes, queues: dict[bytes, list[tuple[int, int]]], until: int, time: int) -> None:
         """Apply POPPED, which was stored at `time` (ms)."""
         all_leases: list[QueueLeases] = []
@@ -87,21 +97,37 @@ class Pops:
             leases = self.find(group, queue) or self._add(group, queue, self.begin_of(group, queue) or 0)
             self._begin_change(leases)  # before the next `find`, which may evict unchanged objects
             all_leases.append(leases)
+        count = again = 0
         for leases, runs in zip(all_leases, queues.values(), strict=True):
-            leases.popped(runs, until, time)
+            again += leases.popped(runs, until, time)
+            for _, size in runs:
+                if size > 0:
+                    count += size
         self._end_change(all_leases)
+        if count:
+            self.counts.delivered(group, count, again)
 
-    def settled(self, group: bytes, event: Settled) -> bool:
-        """Returns whether messages that were kept back may be leased now."""
+    def settled(self, group: bytes, event: Settled, time: int) -> bool:
+        """Apply SETTLED, which was stored at `time` (ms). Returns whether messages that were kept back may be leased
+        now."""
         all_leases: list[QueueLeases] = []
         for queue in [*event.done, *[queue for queue in event.again if queue not in event.done]]:
             leases = self.find(group, queue)
             if leases is not None:
                 self._begin_change(leases)
                 all_leases.append(leases)
+        finished, handled_ms = 0, -1
         for leases in all_leases:
-            leases.settled(event.done.get(leases.queue, _NO_RUNS), event.again.get(leases.queue, _NO_POSTPONED))
+            done = event.done.get(leases.queue, _NO_RUNS)
+            if done and handled_ms < 0:
+                entry = leases.entry_of(done[0][0])
+                handled_ms = -1 if entry is None else max(time - entry[2], 0)
+            unfinished = leases.unfinished
+            leases.settled(done, event.again.get(leases.queue, _NO_POSTPONED))
+            finished += unfinished - leases.unfinished
         self._end_change(all_leases)
+        if finished:
+            self.counts.acknowledged(group, finished, handled_ms)
         return any([leases.is_ordered for leases in all_leases])  # noqa: C419 a generator costs more
 
     def wait_for_room(self, group: bytes) -> None:

@@ -12,7 +12,16 @@ from msgspec.structs import astuple
 import record
 from matcher.names import is_shared, matches, parent_of
 from matcher.reserved import client_of
-from record.layout import FLAG_ADDRESSED, FLAG_HELD, FLAG_RETAIN, FLAG_REVIVED, FLAG_TRACK_ID, FLAG_WILL, Kind
+from record.layout import (
+    FLAG_ADDRESSED,
+    FLAG_HALF,
+    FLAG_HELD,
+    FLAG_RETAIN,
+    FLAG_REVIVED,
+    FLAG_TRACK_ID,
+    FLAG_WILL,
+    Kind,
+)
 from store import control
 from store.api import Addressed, DeadLetter, dead_letter_queue, filter_queue, partition_of, partition_queue, topic_queue
 from tests.store.simulation.model_access import Access
@@ -66,6 +75,7 @@ class Model:
         self.retained: dict[bytes, Entry] = {}
         self.were_retained = False  # any, ever
         self.were_held = False
+        self.were_half = False
         self.sessions = Sessions(self.end)
         self.held = Held()
         self.committed: defaultdict[tuple[bytes, bytes], dict[int, int]] = defaultdict(dict)  # by (group, parent)
@@ -175,6 +185,7 @@ class Model:
         if flags & FLAG_HELD:
             self.held.hold(frame, position, time)
             self.were_held = True
+            self.were_half |= bool(flags & FLAG_HALF)
         elif not flags & FLAG_REVIVED:
             self._enter(frame, position, time)
         elif self.held.drop(record.trailer_of(frame, 0)):

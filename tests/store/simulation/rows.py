@@ -130,6 +130,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
     for letter, count, was_any in (
         (b"r", len(model.retained), model.were_retained),
         (b"h", len(model.held.messages), model.were_held),
+        (b"c", sum(held.is_half for held in model.held.messages.values()), model.were_half),
     ):
         if was_any:
             rows[b"C" + letter] = pack(">Q", count)
