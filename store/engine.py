@@ -82,16 +82,19 @@ class Engine(LocalStore):
         disk: Disk | None = None,
         clock: Clock = clock_ms,
         objects: Objects | None = None,
+        needs_old_segments: bool = True,
     ) -> "Engine":
         """Open and recover the data folder. Create it if it does not exist.
 
-        objects: the object store of the tier, in place of the configured one.
+        objects: the object store of the tier, in place of the configured one. needs_old_segments: whether it is an
+        error if segments are only in a tier and none is configured. Otherwise reads there raise `LogCorrupt`.
 
         Raises `LogCorrupt` for damage other than a torn tail, `StoreError` when another process has the folder open,
         and OSError when the disk fails.
         """
         run = asyncio.get_running_loop().run_in_executor
-        return await cls.start(await run(None, open_store, path, config, disk or Disk(), clock, objects), config)
+        opened = await run(None, open_store, path, config, disk or Disk(), clock, objects, needs_old_segments)
+        return await cls.start(opened, config)
 
     @classmethod
     async def start(cls, opened: OpenedStore, config: StoreConfig) -> "Engine":

@@ -58,9 +58,14 @@ class OpenedStore:
 
 
 def open_store(
-    path: Path, config: StoreConfig, disk: Disk, clock: Clock, objects: Objects | None = None
+    path: Path,
+    config: StoreConfig,
+    disk: Disk,
+    clock: Clock,
+    objects: Objects | None = None,
+    needs_old_segments: bool = True,
 ) -> OpenedStore:
-    """Open and recover a data folder. objects: the object store of the tier, in place of the configured one."""
+    """Open and recover a data folder. objects, needs_old_segments: see `Engine.open`."""
     if objects is None and config.tier.is_on:
         objects = open_objects(config.tier.store, config.tier.options)
     with ExitStack() as undo:
@@ -86,7 +91,7 @@ def open_store(
         database, recovered = recover_views(folder, config, segments)
         undo.callback(database.close)
         views = open_views(database, config, segments, recovered)
-        if objects is None and views.begin < recovered.begin:
+        if objects is None and needs_old_segments and views.begin < recovered.begin:
             text = f"segments before {recovered.begin} are in a tier, and none is configured"
             raise StoreError(f"{text}: set tier.store, or remove {folder.log / TIERED} to give them up")
         _replay(views, segments, recovered.end)

@@ -115,7 +115,8 @@ async def _change(data: Path, coroutine: str, request: "Message") -> "Message":
 
     meta = read_meta(data)
     with left_to_owner(data):
-        engine = await Engine.open(data, StoreConfig(partitions=meta.partitions, segment_size=meta.segment_size))
+        config = StoreConfig(partitions=meta.partitions, segment_size=meta.segment_size)
+        engine = await Engine.open(data, config, needs_old_segments=False)  # users and rules are in the views
         try:
             method: Callable[..., Any] = getattr(AccessService(engine), coroutine)
             reply: Message = await method(request, SUPER_USER)

@@ -17,7 +17,7 @@ class Objects(Protocol):
         """The bytes of a small object; None if there is none."""
 
     def read(self, name: str, begin: int, end: int) -> bytes | None:
-        """The bytes [begin, end) of an object; None if there is none."""
+        """The bytes [begin, end) of an object, fewer if it ends before; None if there is none."""
 
     def size(self, name: str) -> int | None:
         """The bytes of an object; None if there is none."""

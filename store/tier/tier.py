@@ -19,6 +19,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar, TypeVarTuple
 
@@ -67,6 +68,7 @@ class Tier:
         self._readers: Executor = ThreadPoolExecutor(config.max_reads, "sluice-tier-read")
         self._writer: Executor = ThreadPoolExecutor(1, "sluice-tier-write")
         self._object_bytes = _total(segments.tiered)
+        self._unpublished: TieredSegment | None = None  # uploaded last; no manifest may name it yet
         self._closed = False
         self._reading = _Direction("reads of old segments fail", "old segments can be read again")
         self._writing = _Direction("segments cannot go to the tier, and stay here", "segments go to the tier again")
@@ -152,8 +154,17 @@ class Tier:
         called between blocks. Raises `TierUnavailable`, also if the object is not what was written, and `StoreClosed`.
         """
         tiered = self._in_folder()
+        self._check_open()
+        if tiered.number and not self._writing.attempt(self._objects.list, _folder_of_manifests(tiered)):
+            raise self._writing.failed(_other_store(tiered))  # before segments fill a disk that is not the tier's
         number = tiered.number + 1
-        name = f"{_above(tiered)}/segments/{number:0{_DIGITS}}-{base:0{_DIGITS}}-{uuid.uuid4().hex}"
+        start = f"{_above(tiered)}/segments/{number:0{_DIGITS}}-{base:0{_DIGITS}}-"
+        left = self._unpublished
+        if left is not None and left.name.startswith(start):
+            with suppress(ObjectDamaged):
+                self._verify(left, rest)
+                return left
+        name = start + uuid.uuid4().hex
         size = 0
 
         def pieces() -> Iterator[bytes]:
@@ -165,7 +176,7 @@ class Tier:
                 yield piece
 
         self._request(self._objects.put, name, pieces())
-        segment = TieredSegment(base, name, size, end, time_ms)
+        segment = self._unpublished = TieredSegment(base, name, size, end, time_ms)
         self._verify(segment, rest)
         return segment
 
@@ -242,7 +253,9 @@ class Tier:
 
     def _verify(self, segment: TieredSegment, rest: Callable[[], None]) -> None:
         """Read an object and compare it with its checksums. Raises `ObjectDamaged` and `TierUnavailable`."""
-        found = self._request(self._objects.size, segment.name)
+        found = self._writing.attempt(self._objects.size, segment.name)
+        if found is None:
+            raise self._missing(self._writing)
         if found != segment.size:
             raise ObjectDamaged(f"it has {found} bytes, and {segment.size} were written")
         index = self._read_index(segment, False)
@@ -303,24 +316,31 @@ class Tier:
         return found
 
     def _get(self, segment: TieredSegment, begin: int, end: int, for_readers: bool) -> bytes | None:
-        if not for_readers:
-            return self._request(self._objects.read, segment.name, begin, end)
         self._check_open()
+        if not for_readers:
+            return self._writing.attempt(self._objects.read, segment.name, begin, end)
         with self._lock:
             self.reads += 1
         self._reading.check()
-        return self._reading.request(self._objects.read, segment.name, begin, end)
+        return self._reading.attempt(self._objects.read, segment.name, begin, end)
 
     def _read_range(self, segment: TieredSegment, begin: int, end: int, for_readers: bool) -> bytes:
         data = self._get(segment, begin, end, for_readers)
+        direction = self._reading if for_readers else self._writing
         if data is None:
-            tiered, direction = self.tiered, self._reading if for_readers else self._writing
-            if tiered.number and direction.request(self._objects.size, _manifest(tiered)) is None:
-                raise direction.failed(_other_store(tiered))
-            raise ObjectDamaged("it is missing in the tier")
+            raise self._missing(direction)
+        direction.answered()
         if len(data) != end - begin:
             raise ObjectDamaged(f"it ends at {begin + len(data)}, and has {segment.size} bytes by the list")
         return data
+
+    def _missing(self, direction: "_Direction") -> ObjectDamaged:
+        """The error about an object that is not there. Raises `TierUnavailable` if nothing else of the tier is."""
+        tiered = self.tiered
+        if tiered.number and direction.attempt(self._objects.size, _manifest(tiered)) is None:
+            raise direction.failed(_other_store(tiered))
+        direction.answered()
+        return ObjectDamaged("it is missing in the tier")
 
     def _request(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Ask the store, for writing and for checks of what was written. Raises `TierUnavailable`."""
@@ -374,17 +394,25 @@ class _Direction:
 
     def request(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
         """Make a request. Raises `TierUnavailable`. The first error is logged, and the first answer behind it."""
+        result = self.attempt(function, *arguments)
+        self.answered()
+        return result
+
+    def attempt(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Make a request whose answer does not show yet that it is the tier which answers. Raises `TierUnavailable`."""
         try:
-            result = function(*arguments)
+            return function(*arguments)
         except TierUnavailable as error:
             self.failed(str(error))
             raise
+
+    def answered(self) -> None:
+        """Note that the tier answers."""
         if self.error:
             with self._lock:
                 was, self.error, self._failed_at = self.error, "", float("-inf")
             if was:
                 logger.warning("the tier answers: %s", self._works)
-        return result
 
 
 def _other_store(tiered: Tiered) -> str:

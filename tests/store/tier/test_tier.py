@@ -1,22 +1,25 @@
 """Manifests of a tier: one process after the other writes them, and nobody removes what another one needs."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from store.config import TierConfig
-from store.errors import TierUnavailable
+from store.errors import LogCorrupt, TierUnavailable
 from store.log.disk import Disk
 from store.log.segments import Segments
 from store.log.tiered import Tiered, TieredSegment, read_tiered
 from store.tier.codec import Zstd
+from store.tier.objects import Objects
+from store.tier.stored_objects import connect_objects
 from store.tier.tier import Tier
 from tests.store.tier.memory_objects import MemoryObjects
 
 SIZE = 4096
 
 
-def open_tier(folder: Path, objects: MemoryObjects, *openings: str) -> Tier:
+def open_tier(folder: Path, objects: Objects, *openings: str) -> Tier:
     folder.mkdir(exist_ok=True)
     segments = Segments(folder, SIZE, Disk())
     segments.set_tiered(read_tiered(folder))
@@ -119,8 +122,53 @@ def test_an_empty_store_in_its_place_is_no_store(first: Tier, objects: MemoryObj
     with pytest.raises(TierUnavailable, match="not the store"):
         add(first, SIZE)
     assert first.error
+    assert not objects.objects, "nothing fills a disk that is not the tier's"
     objects.objects = there
     assert add(first, SIZE)
+
+
+def test_another_store_does_not_answer_for_the_tier(
+    first: Tier, objects: MemoryObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    objects.objects = {}
+    first._reading.check = lambda: None  # type: ignore[method-assign]  # who reads later asks again
+    for _ in range(3):
+        for ask in (lambda: first.read(0, 1, 0), lambda: upload(first, SIZE), lambda: first.audit(segment_of(first))):
+            with pytest.raises(TierUnavailable, match="not the store"):
+                ask()
+    assert caplog.text.count("the tier does not answer") == 2, "once for reads, once for writes"
+    assert "the tier answers" not in caplog.text
+
+
+def segment_of(tier: Tier) -> TieredSegment:
+    return tier.tiered.segments[0]
+
+
+def test_what_is_uploaded_and_not_published_is_not_uploaded_again(first: Tier, objects: MemoryObjects) -> None:
+    """As in a store that refuses manifests: it would fill up."""
+    objects.fault = lambda kind: "refused" if kind == "create" else ""
+    for _ in range(3):
+        with pytest.raises(TierUnavailable):
+            add(first, SIZE)
+    puts = [name for kind, name in objects.requests if kind == "put"]
+    assert len(puts) == 2
+    objects.fault = lambda _: ""
+    objects.objects[puts[1]] = b"other bytes"
+    assert add(first, SIZE)
+    assert first.read(SIZE, SIZE, 0) == bytes(SIZE)
+    assert first.sweep() == 2  # the object that was damaged, and the older manifest
+
+
+def test_an_object_that_ends_too_early_is_damaged(tmp_path: Path) -> None:
+    tier = open_tier(tmp_path / "log", connect_objects(f"file://{tmp_path}/tier", {}), "a")
+    assert add(tier, 0)
+    path = tmp_path / "tier" / segment_of(tier).name
+    for size in (len(path.read_bytes()) - 1, 1, 0):
+        os.truncate(path, size)
+        with pytest.raises(LogCorrupt, match="it ends at"):
+            tier.read(0, 1, 0)
+    assert not tier.error
+    tier.close()
 
 
 def test_the_list_in_the_folder_is_the_newest_manifest(first: Tier, tmp_path: Path, objects: MemoryObjects) -> None:

@@ -274,6 +274,11 @@ async def test_a_folder_without_its_tier_does_not_open(node: Node) -> None:
     await node.engine.close()
     with pytest.raises(StoreError, match="in a tier, and none is configured"):
         await Engine.open(node.path, SMALL)
+    before = files(node)
+    engine = await Engine.open(node.path, SMALL, needs_old_segments=False)  # as commands about users do
+    assert engine.stats().log_begin == 0
+    await engine.close()
+    assert files(node) == before
     (node.path / "log" / "tiered.json").rename(node.path / "tiered.json")
     engine = await Engine.open(node.path, SMALL)
     assert engine.stats().log_begin == 10 * SIZE
