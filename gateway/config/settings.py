@@ -9,8 +9,8 @@ import orjson
 from gateway.config.config import DEFAULT, Config, keys
 
 MASK: Final = "***"
-_SECRETS: Final = frozenset(("cluster.options",))  # tables whose values may be credentials
-_ADDRESSES: Final = frozenset(("cluster.log",))  # which may have user and password in them
+_SECRETS: Final = frozenset(("cluster.options", "tier.options"))  # tables whose values may be credentials
+_ADDRESSES: Final = frozenset(("cluster.log", "tier.store"))  # which may have user and password in them
 _CREDENTIALS: Final = re.compile(r"[^/,@]+(?=@)")
 
 

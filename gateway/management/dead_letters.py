@@ -6,8 +6,11 @@ not wanted are given back, and this delivery does not count.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
+
+import grpc
 
 import record
 from gateway.broker.append import append
@@ -19,8 +22,9 @@ from gateway.management.rights import Manager, require_one
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.queue_names import display_name
 from gateway.rpc.request_fields import group_name
-from gateway.rpc.status import invalid
-from gateway.rpc.visibility import topic_of
+from gateway.rpc.status import RequestError, invalid
+from gateway.rpc.visibility import group_state, topic_of
+from gateway.topics.destination import InvalidDestination, parse_destination
 from matcher.reserved import INBOX, is_below
 from record.layout import FLAG_ADDRESSED, FLAG_QOS, Kind
 from store.api import PopRequest, Receipts, Start, dead_letter_queue
@@ -29,7 +33,7 @@ from store.engine import Engine
 _MAX_PAYLOAD: Final = 65_536  # bytes of each payload, unless the request has another number
 _PAGE_BYTES: Final = 1 << 20  # of the records of a page; one may be larger
 _BATCH: Final = 256  # that are leased at a time
-_LEASE_MS: Final = 600_000  # as long as a call may take
+_LEASE_MS: Final = 60_000  # a batch takes far less; those of a call that died come back behind it
 _MEMBER: Final = b"management"  # the name of the member in traces
 
 Handle = Callable[[list[bytes]], Awaitable[None]]  # what to do with the frames of dead letters before they are finished
@@ -43,7 +47,7 @@ class DeadLettersService:
         self._limits = limits
 
     async def list_dead_letters(self, request: pb.ListDeadLettersRequest, manager: Manager) -> pb.ListDeadLettersReply:
-        group = group_name(request.group, self._limits)
+        group = await self._group(request.group)
         queue, limit = dead_letter_queue(group), page_size(request.limit)
         bounds = await self._engine.bounds(queue)
         at = max(bounds.begin, request.after + 1 if request.HasField("after") else 0)
@@ -70,34 +74,59 @@ class DeadLettersService:
     async def requeue_dead_letters(
         self, request: pb.RequeueDeadLettersRequest, manager: Manager
     ) -> pb.RequeueDeadLettersReply:
-        other = valid_topic(request.topic) if request.topic else b""
+        other = self._other_topic(request.topic) if request.topic else b""
         if other:
             await require_one(manager, PUB, TOPIC, request.topic)
 
         async def publish(frames: list[bytes]) -> None:
-            for topic in sorted({topic_of(frame) for frame in frames}) if not other else ():
-                await require_one(manager, PUB, TOPIC, topic.decode())
+            for topic in sorted({topic_of(frame) for frame in frames}):
+                # In another topic the caller may be allowed to read what he may not read here.
+                await require_one(manager, SUB if other else PUB, TOPIC, topic.decode())
             await append(self._engine, [_copy(frame, other) for frame in frames])
 
-        count, missing = await self._take(request, publish)
-        return pb.RequeueDeadLettersReply(requeued=count, missing=missing)
+        count, missing, leased = await self._take(request, publish)
+        return pb.RequeueDeadLettersReply(requeued=count, missing=missing, leased=leased)
 
     async def delete_dead_letters(
         self, request: pb.DeleteDeadLettersRequest, _manager: Manager
     ) -> pb.DeleteDeadLettersReply:
-        count, missing = await self._take(request, None)
-        return pb.DeleteDeadLettersReply(deleted=count, missing=missing)
+        count, missing, leased = await self._take(request, None)
+        return pb.DeleteDeadLettersReply(deleted=count, missing=missing, leased=leased)
+
+    async def _group(self, name: str) -> bytes:
+        """The name of a group that is there, or was and has dead letters. Raises `RequestError` and `StoreError`."""
+        group = group_name(name, self._limits)
+        bounds = await self._engine.bounds(dead_letter_queue(group))
+        if bounds.begin == bounds.end and await group_state(self._engine, group) is None:
+            raise RequestError(grpc.StatusCode.NOT_FOUND, f"there is no group {name!r}")
+        return group
+
+    def _other_topic(self, text: str) -> bytes:
+        """The topic that dead letters are published to. Raises `RequestError`."""
+        topic = valid_topic(text)
+        try:
+            where = parse_destination(topic, time.time_ns() // 1_000_000)
+        except InvalidDestination as error:
+            raise invalid(str(error)) from error
+        if where.topic != topic:
+            raise invalid("dead letters are published now: they cannot be delayed")
+        if fault := self._limits.fault_of_topic(topic):
+            raise invalid(fault)
+        return topic
 
     async def _take(
         self, request: pb.RequeueDeadLettersRequest | pb.DeleteDeadLettersRequest, handle: Handle | None
-    ) -> tuple[int, list[int]]:
-        """Lease the dead letters of a request, `handle` and finish them. Returns their number, and the requested
-        offsets that cannot be leased. Raises `RequestError` and `StoreError`; some are finished then."""
-        group = group_name(request.group, self._limits)
+    ) -> tuple[int, list[int], int]:
+        """Lease the dead letters of a request, `handle` and finish them.
+
+        Returns their number, the requested offsets that cannot be leased, and if all were requested, how many others
+        have leased. Raises `RequestError` and `StoreError`; some are finished then.
+        """
         if bool(request.offsets) == request.all:
             raise invalid("name the offsets of dead letters, or all")
         if len(request.offsets) > MAX_PAGE:
             raise invalid(f"a request has at most {MAX_PAGE} offsets")
+        group = await self._group(request.group)
         queue, wanted = dead_letter_queue(group), set(request.offsets)
         end = (await self._engine.bounds(queue)).end  # what comes back as a dead letter meanwhile stays
         pop = PopRequest(group, (queue,), _BATCH, _PAGE_BYTES, _LEASE_MS, Start.EARLIEST, member=_MEMBER)
@@ -107,6 +136,9 @@ class DeadLettersService:
             while request.all or wanted:
                 popped = await self._engine.pop(pop)
                 if not popped.runs:
+                    if popped.is_limited and left:
+                        text = f"{len(left)} older dead letters are in front of {min(wanted)}: handle those first"
+                        raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
                     break
                 frames: list[bytes] = []
                 taken: list[Receipts] = []
@@ -133,7 +165,13 @@ class DeadLettersService:
         finally:
             if left:
                 await self._engine.settle(group, (), unsent=[(receipt, 0) for receipt in left], member=_MEMBER)
-        return count, sorted(wanted)
+        return count, sorted(wanted), await self._leased(group) if request.all else 0
+
+    async def _leased(self, group: bytes) -> int:
+        """The number of dead letters of a group that somebody has leased."""
+        state = await group_state(self._engine, group)
+        letters = dead_letter_queue(group)
+        return sum(each.unfinished for each in state.queues if each.queue == letters) if state is not None else 0
 
 
 def _copy(frame: bytes, other: bytes) -> bytes:

@@ -6,7 +6,7 @@ another web site cannot send it, and so cannot act with the credentials that a b
 """
 
 import asyncio
-import json
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.resources import files
@@ -21,14 +21,15 @@ from google.protobuf.message import Message
 
 from gateway.auth.refusal import ClientRefused
 from gateway.management.methods import METHODS, Method
-from gateway.management.paging import AT_ONCE
+from gateway.management.paging import AT_ONCE, MAX_PAGE
 from gateway.management.rights import Manager
 from gateway.management.surface import Management
 from gateway.mqtt.reasons import ReasonCode
 from gateway.rpc.status import RequestError, invalid, status_of
 from store.errors import StoreError
 
-_LARGE: Final = 32_768  # bytes of a body that is converted in a thread: that takes many milliseconds
+_BODY_SECONDS: Final = 30.0  # for a body to arrive
+_FIELD: Final = re.compile(r"\{(\w+)\}")
 _STATUS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,
@@ -60,17 +61,15 @@ class HttpApi:
         """Add the routes of all methods."""
         app.router.add_get("/api/v1/openapi.json", _openapi)
         for method in METHODS:
-            app.router.add_route(method.verb, method.path, partial(self._answer, method))
+            path = _FIELD.sub(r"{\1:[^/]+}", method.path)  # a name may have braces, too
+            app.router.add_route(method.verb, path, partial(self._answer, method))
 
     async def _answer(self, method: Method, request: web.Request) -> web.Response:
         try:
             manager = await self._identify(request)
             message = method.request()
             fields = await _fields(method, request)
-            if (request.content_length or 0) > _LARGE:
-                await asyncio.to_thread(ParseDict, fields, message)
-            else:
-                ParseDict(fields, message)
+            ParseDict(fields, message)
             reply = await json_of(await self._management.call(method, message, manager))
             return web.Response(body=reply, content_type="application/json")
         except ClientRefused as refused:
@@ -126,13 +125,22 @@ async def _body(request: web.Request) -> dict[str, Any]:
     if request.content_type != "application/json":
         raise invalid("the body must have the content type application/json")
     try:
-        body = json.loads(await request.read() or b"{}")
+        async with asyncio.timeout(_BODY_SECONDS):
+            body = orjson.loads(await request.read() or b"{}")
+    except TimeoutError as error:
+        text = f"the body did not arrive within {_BODY_SECONDS:g} s"
+        raise RequestError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from error
     except web.HTTPRequestEntityTooLarge as error:
         raise invalid("the body is too large") from error
-    except (ValueError, RecursionError) as error:
+    except web.RequestPayloadError as error:
+        raise invalid(f"the body cannot be read: {error}") from error
+    except orjson.JSONDecodeError as error:
         raise invalid(f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise invalid("the body is not a JSON object")
+    for name, value in body.items():
+        if isinstance(value, list) and len(value) > MAX_PAGE:  # converting many would hold up the loop
+            raise invalid(f"{name} has {len(value)} values, and a list has {MAX_PAGE} at most")
     return body
 
 

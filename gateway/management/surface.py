@@ -3,6 +3,7 @@ time, and leaves a line in the log for what changes something or is refused."""
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -10,14 +11,15 @@ import grpc
 from google.protobuf.message import Message
 
 from gateway.management.methods import Method
-from gateway.management.rights import Manager, require, resource_of
+from gateway.management.rights import SUPER_USER, Manager, require, resource_of
 from gateway.observe.throttled_log import ThrottledLog
 from gateway.rpc.status import RequestError, status_of
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-_MAX_CALLS: Final = 32  # at a time
+_MAX_CALLS: Final = 32  # at a time; the administration socket has connections for fewer
+_MAX_OF_USER: Final = 16  # of one user, so that others have room
 _SECONDS: Final = 60.0  # for a call
 _LONG_SECONDS: Final = 600.0  # for one that may take minutes
 _SHOWN: Final = 200  # characters of a resource in the log
@@ -30,7 +32,7 @@ class Management:
 
     def __init__(self) -> None:
         self._areas: dict[str, object] = {}
-        self._calls = 0
+        self._calls: Counter[str] = Counter()  # under way, by user
         self._throttled_log = ThrottledLog(log)
 
     def serve(self, areas: Mapping[str, object]) -> None:
@@ -45,10 +47,9 @@ class Management:
 
     async def call(self, method: Method, request: Message, manager: Manager) -> Message:
         """Carry out a call. Raises `RequestError`."""
-        if self._calls >= _MAX_CALLS:
-            text = f"{_MAX_CALLS} calls of the management surface are under way: repeat this one later"
-            raise RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
-        self._calls += 1
+        is_counted = manager is not SUPER_USER  # a person at the machine is served, whatever others do
+        if is_counted:
+            self._admit(manager.name)
         seconds = _LONG_SECONDS if method.takes_long else _SECONDS
         try:
             async with asyncio.timeout(seconds):
@@ -62,10 +63,19 @@ class Management:
             text = f"the call took longer than {seconds:g} s; what it began may still happen"
             raise RequestError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from error
         finally:
-            self._calls -= 1
+            if is_counted:
+                self._calls[manager.name] -= 1
+                self._calls += Counter()  # without users who have none
         if method.changes:
             log.info("management: %s for %r from %s", _what(method, request), _who(manager), manager.source)
         return reply
+
+    def _admit(self, user: str) -> None:
+        """Count a call. Raises `RequestError`."""
+        if self._calls[user] >= _MAX_OF_USER or self._calls.total() >= _MAX_CALLS:
+            text = f"{_MAX_CALLS} calls of the management surface are under way, or {_MAX_OF_USER} of this user"
+            raise RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{text}: repeat this one later")
+        self._calls[user] += 1
 
     async def _carry_out(self, method: Method, request: Message, manager: Manager) -> Message:
         area: Any = self._areas.get(method.service)

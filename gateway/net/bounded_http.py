@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
@@ -18,15 +19,34 @@ _IDLE_SECONDS: Final = 15.0  # for a connection to send its next request
 _HANDSHAKE_SECONDS: Final = 10.0  # for TLS
 _SHUTDOWN_SECONDS: Final = 5.0  # that a client has to answer the end of TLS
 _SHORTAGE_SECONDS: Final = 1.0  # without accepting when the system has no descriptor or memory
+_SEND_SECONDS: Final = 60.0  # for a client to read an answer
+_MAX_LINE: Final = 200_000  # bytes of the first line of a request: a name of 64 KiB may be in it, as %XX for each byte
 
 
 def _is_our_fault(record: logging.LogRecord) -> bool:
     """Filter out the tracebacks of malformed requests and lost connections: with them anybody could fill the log."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], (HttpProcessingError, ConnectionError))
+    faults = HttpProcessingError, ConnectionError, web.RequestPayloadError
+    return record.exc_info is None or not isinstance(record.exc_info[1], faults)
 
 
 REQUESTS: Final = logging.getLogger(f"{__name__}.requests")  # aiohttp's log lines about requests
 REQUESTS.addFilter(_is_our_fault)
+
+
+@web.middleware
+async def _sent_in_time(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Send an answer, and close the connection of a client that does not read it: others need its place."""
+    response = await handler(request)
+    try:
+        async with asyncio.timeout(_SEND_SECONDS):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    return response
 
 
 class BoundedHttp:
@@ -34,11 +54,16 @@ class BoundedHttp:
 
     def __init__(self, max_body: int, max_connections: int, backlog: int) -> None:
         """max_body: bytes of a request. Add routes to `app` before the start."""
-        self.app = web.Application(client_max_size=max_body)
+        self.app = web.Application(client_max_size=max_body, middlewares=[_sent_in_time])
         self._max_connections = max_connections
         self._backlog = backlog
         self._runner = web.AppRunner(
-            self.app, access_log=None, logger=REQUESTS, shutdown_timeout=1.0, keepalive_timeout=_IDLE_SECONDS
+            self.app,
+            access_log=None,
+            logger=REQUESTS,
+            shutdown_timeout=1.0,
+            keepalive_timeout=_IDLE_SECONDS,
+            max_line_size=_MAX_LINE,
         )
         self._listener: asyncio.Server | None = None
         self._sockets: list[socket.socket] = []  # of TLS

@@ -44,10 +44,19 @@ def _add_user(parser: argparse.ArgumentParser) -> None:
 
 
 def _set(arguments: Arguments) -> int:
-    rules = arguments.rules or [line.strip() for line in sys.stdin if line.strip() and not line.startswith("#")]
+    rules = arguments.rules or _read()
     if not rules:
         raise CommandError("no rule is given; use `acl remove` to remove rules")
     return _replace(arguments, rules)
+
+
+def _read() -> list[str]:
+    """The rules of standard input."""
+    try:
+        lines = [line.strip() for line in sys.stdin]
+    except UnicodeDecodeError as error:
+        raise CommandError(f"standard input is not UTF-8: {error}") from None
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def _remove(arguments: Arguments) -> int:

@@ -17,7 +17,7 @@ from sluice.console.command import (
     add_data_dir,
     add_json,
     declare,
-    positive,
+    offset,
     print_result,
     within,
 )
@@ -40,7 +40,7 @@ def add(subparsers: Subparsers) -> None:
     text = "add a digest of this node's views, which is equal on all nodes at equal positions (slow)"
     status.add_argument("--digest", action="store_true", help=text)
     text = "the log position of the digest (default: the end that this node knows)"
-    status.add_argument("--position", type=int, metavar="POSITION", help=text)
+    status.add_argument("--position", type=offset, metavar="POSITION", help=text)
     management.add_arguments(status)
     example = "sluice cluster lead n2 --data-dir /var/lib/sluice"
     lead = declare(actions, "lead", "let another node lead; give this command at the one that leads", example, _lead)
@@ -51,7 +51,7 @@ def add(subparsers: Subparsers) -> None:
     drain = declare(actions, "drain", text, example, _drain)
     drain.add_argument("node", metavar="NODE", help="the name of the node")
     text = "devices a second that each gateway of the node sends away (default: 100)"
-    drain.add_argument("--rate", type=positive, default=100, metavar="N", help=text)
+    drain.add_argument("--rate", type=within(1, 1_000_000), default=100, metavar="N", help=text)
     text = "seconds that cloud services have to go by themselves, before they are sent away (default: 45)"
     drain.add_argument("--services-after", type=within(0, 3600), default=45, metavar="SECONDS", help=text)
     text = "seconds to wait until all have left; 0: do not wait (default: 600)"

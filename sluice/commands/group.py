@@ -170,29 +170,31 @@ def _requeue(arguments: Arguments) -> int:
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 
     _check(arguments)
-    count, missing = 0, list[int]()
+    count, leased, missing = 0, 0, list[int]()
     with management.connect(arguments) as link:
         for offsets in _portions(arguments):
             request = pb.RequeueDeadLettersRequest(group=arguments.group, offsets=offsets, all=arguments.all)
             request.topic = arguments.topic
             reply = link.call("RequeueDeadLetters", request, pb.RequeueDeadLettersReply)
             count += reply.requeued
+            leased += reply.leased
             missing += reply.missing
-    return _report(arguments, "requeued", count, missing)
+    return _report(arguments, "requeued", count, missing, leased)
 
 
 def _drop(arguments: Arguments) -> int:
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 
     _check(arguments)
-    count, missing = 0, list[int]()
+    count, leased, missing = 0, 0, list[int]()
     with management.connect(arguments) as link:
         for offsets in _portions(arguments):
             request = pb.DeleteDeadLettersRequest(group=arguments.group, offsets=offsets, all=arguments.all)
             reply = link.call("DeleteDeadLetters", request, pb.DeleteDeadLettersReply)
             count += reply.deleted
+            leased += reply.leased
             missing += reply.missing
-    return _report(arguments, "deleted", count, missing)
+    return _report(arguments, "deleted", count, missing, leased)
 
 
 def _check(arguments: Arguments) -> None:
@@ -206,9 +208,13 @@ def _portions(arguments: Arguments) -> list[list[int]]:
     return [offsets[at : at + _PAGE] for at in range(0, len(offsets), _PAGE)] or [[]]
 
 
-def _report(arguments: Arguments, done: str, count: int, missing: list[int]) -> int:
+def _report(arguments: Arguments, done: str, count: int, missing: list[int], leased: int) -> int:
     text = f"{done} {count} dead letters"
     if missing:
         text += f"; finished already, or leased by a consumer: {', '.join(map(str, missing))}"
-    print_result(arguments, {"group": arguments.group, done: count, "missing": missing}, text)
-    return 1 if missing else 0
+    if leased:
+        text += (
+            f"; {leased} are left, which a consumer has leased, or a call that was interrupted less than a minute ago"
+        )
+    print_result(arguments, {"group": arguments.group, done: count, "missing": missing, "leased": leased}, text)
+    return 1 if missing or leased else 0

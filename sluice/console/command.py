@@ -108,8 +108,8 @@ def spark_master(text: str) -> str:
 def positive(text: str) -> int:
     """Parse a number of at least 1."""
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a positive number")
+    if not 1 <= number < 1 << 63:
+        raise argparse.ArgumentTypeError(f"{number} is not a positive number of 64 bits")
     return number
 
 

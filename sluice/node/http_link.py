@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from sluice.console.command import CommandError, UsageError
+from sluice.console.records import printable
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -108,13 +109,17 @@ class HttpLink:
     @classmethod
     def open(cls, url: str, user: str | None, password: str | None, tls: TlsFiles | None = None) -> "HttpLink":
         """Connect to the HTTP port of a node. tls: for https. Raises `UsageError` and `ManagementError`."""
-        parts = urlsplit(url)
-        if parts.scheme not in _PORTS or not parts.hostname or parts.path not in ("", "/"):
-            raise UsageError(f"--host is http://host:port or https://host:port, not {url!r}")
         try:
-            port = parts.port or _PORTS[parts.scheme]
+            parts = urlsplit(url)
+            port = parts.port
         except ValueError as error:
             raise UsageError(f"--host {url!r}: {error}") from None
+        if "@" in parts.netloc:
+            raise UsageError("--host has no user name and no password: give --username")
+        is_more = parts.path not in ("", "/") or parts.query or parts.fragment
+        if parts.scheme not in _PORTS or not parts.hostname or is_more:
+            raise UsageError(f"--host is http://host:port or https://host:port, not {url!r}")
+        port = port or _PORTS[parts.scheme]
         if parts.scheme == "https":
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 parts.hostname, port, timeout=CONNECT_TIMEOUT, context=(tls or TlsFiles()).context()
@@ -174,7 +179,7 @@ class HttpLink:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise ManagementError(
-                f"the connection to the node broke before it answered: {str(error) or type(error).__name__}"
+                f"the connection to the node broke before it answered: {printable(str(error)) or type(error).__name__}"
             ) from error
         if answer.status == http.client.OK:
             return content

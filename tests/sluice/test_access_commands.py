@@ -92,7 +92,7 @@ async def test_invalid_user_names(run: Run, name: str, given: str, says: str) ->
 async def test_rules_from_the_first_to_the_last(run: Run, tmp_path: Path) -> None:
     rules = ["deny publish home/%u/lock", "allow both home/%u/#"]
     assert await run("acl", "set", "--user", "alice", *rules) == "2 rules for alice\n"
-    given = "# everybody reads the news\n\nallow subscribe news/#\n"
+    given = "# everybody reads the news\n\n  # all of it\n  allow subscribe news/#\n"
     assert await run("acl", "set", "--everybody", given=given) == "1 rule for everybody\n"
     assert await run("acl", "list") == (
         "everybody:\n  allow subscribe news/#\nalice:\n  deny publish home/%u/lock\n  allow both home/%u/#\n"

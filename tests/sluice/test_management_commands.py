@@ -12,9 +12,10 @@ import pytest
 from gateway.node.node import Node
 from record.layout import FLAG_DELAYED, FLAG_HALF
 from sluice.cli import main
+from store.api import PopRequest, Start, dead_letter_queue
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
-from tests.gateway.management.world import give_up, store_messages
+from tests.gateway.management.world import engine_of, give_up, store_messages
 from tests.gateway.people import set_rules, set_user
 
 __all__ = ["make_node"]  # the fixture
@@ -115,9 +116,16 @@ async def test_groups_and_their_dead_letters(node: Node, run: Run) -> None:
     assert await run("dlq", "delete", "g", "0", "1", code=1) == [
         "deleted 1 dead letters; finished already, or leased by a consumer: 1"
     ]
-    assert await run.rows("dlq", "delete", "g", "--all") == [{"group": "g", "deleted": 1, "missing": []}]
+    assert await run.rows("dlq", "delete", "g", "--all") == [{"group": "g", "deleted": 1, "missing": [], "leased": 0}]
     assert await run("dlq", "list", "g") == []
+    await give_up(node, b"h", b"home", 2)
+    engine = engine_of(node)
+    await engine.pop(PopRequest(b"h", (dead_letter_queue(b"h"),), 1, 1 << 20, 600_000, Start.EARLIEST))
+    (line,) = await run("dlq", "requeue", "h", "--all", code=1)
+    assert line.startswith("requeued 1 dead letters; 1 are left: a consumer has leased them")
     await run("dlq", "delete", "g", code=2)
+    await run("dlq", "requeue", "gg", "--all", code=1)
+    assert "there is no group 'gg'" in run.error
     assert await run("group", "delete", "g") == ["deleted g"]
     await run("group", "get", "g", code=1)
     assert "there is no group 'g'" in run.error
@@ -167,6 +175,9 @@ async def test_a_node_on_another_machine(node: Node, run: Run, tmp_path: Path, m
     for wrong, code, says in (
         ("ftp://x", 2, "--host is http://host:port or https://host:port"),
         ("127.0.0.1:8080", 2, "--host is http://host:port or https://host:port"),
+        ("http://127.0.0.1:1?x", 2, "--host is http://host:port or https://host:port"),
+        ("http://[::1", 2, "Invalid IPv6 URL"),
+        ("http://bob:pw@127.0.0.1:1", 2, "give --username"),
         ("http://127.0.0.1:1", 1, "cannot be reached"),
         (f"https://127.0.0.1:{node.ports.http}", 1, "cannot be reached"),
     ):
@@ -217,6 +228,9 @@ async def test_a_node_with_tls(make_node: MakeNode, tmp_path: Path, capsys: pyte
         ("topic", "publish", "t", "x", "--property", "=v"),
         ("dlq", "delete", "g", "-1"),
         ("timer", "recall", "x"),
+        ("topic", "list", "--limit", str(1 << 63)),
+        ("cluster", "status", "--position", str(1 << 63)),
+        ("cluster", "drain", "n1", "--rate", str(1 << 32)),
     ],
 )
 async def test_values_that_cannot_be(run: Run, words: tuple[str, ...]) -> None:

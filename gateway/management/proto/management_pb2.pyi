@@ -428,12 +428,14 @@ class RequeueDeadLettersRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class RequeueDeadLettersReply(_message.Message):
-    __slots__ = ("requeued", "missing")
+    __slots__ = ("requeued", "missing", "leased")
     REQUEUED_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
     requeued: int
     missing: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, requeued: _Optional[int] = ..., missing: _Optional[_Iterable[int]] = ...) -> None: ...
+    leased: int
+    def __init__(self, requeued: _Optional[int] = ..., missing: _Optional[_Iterable[int]] = ..., leased: _Optional[int] = ...) -> None: ...
 
 class DeleteDeadLettersRequest(_message.Message):
     __slots__ = ("group", "offsets", "all")
@@ -446,12 +448,14 @@ class DeleteDeadLettersRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., all: _Optional[bool] = ...) -> None: ...
 
 class DeleteDeadLettersReply(_message.Message):
-    __slots__ = ("deleted", "missing")
+    __slots__ = ("deleted", "missing", "leased")
     DELETED_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
     deleted: int
     missing: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, deleted: _Optional[int] = ..., missing: _Optional[_Iterable[int]] = ...) -> None: ...
+    leased: int
+    def __init__(self, deleted: _Optional[int] = ..., missing: _Optional[_Iterable[int]] = ..., leased: _Optional[int] = ...) -> None: ...
 
 class ListClientsRequest(_message.Message):
     __slots__ = ("after", "limit", "connected", "prefix", "user")

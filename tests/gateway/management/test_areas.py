@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -13,7 +14,8 @@ from gateway.config.settings import settings_in_force
 from gateway.management.areas import areas_of
 from gateway.management.methods import METHODS
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.rights import SUPER_USER
+from gateway.management.proto.options_pb2 import Action, Kind
+from gateway.management.rights import SUPER_USER, Manager
 from gateway.management.surface import Management
 from gateway.node.node import Node
 from gateway.node.services import rpc_limits
@@ -25,7 +27,19 @@ from tests.gateway.management.world import engine_of, give_up, store_messages
 from tests.gateway.people import login, set_user
 from tests.gateway.raw import RawClient
 from tests.gateway.session.test_durable import durable
-from tests.waiting import until
+from tests.waiting import patience, until
+
+
+class Somebody:
+    """A user who may do everything."""
+
+    source = "127.0.0.1:1"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def may(self, _action: Action, _kind: Kind, _name: str) -> bool:
+        return True
 
 
 class Surface:
@@ -39,8 +53,16 @@ class Surface:
         )
 
     async def __call__(self, name: str, **fields: object) -> Message:
+        return await self.as_manager(SUPER_USER, name, **fields)
+
+    async def as_manager(self, manager: Manager, name: str, **fields: object) -> Message:
         method = next(each for each in METHODS if each.name == name)
-        return await self._management.call(method, method.request(**fields), SUPER_USER)
+        return await self._management.call(method, method.request(**fields), manager)
+
+    @property
+    def calls(self) -> int:
+        """Of users, under way."""
+        return len(self._management._calls)
 
     async def refuses(self, code: grpc.StatusCode, name: str, **fields: object) -> str:
         with pytest.raises(RequestError) as refused:
@@ -335,6 +357,45 @@ async def test_a_dead_letter_that_cannot_be_published_stays(given_up: Surface, m
     assert (await given_up("RequeueDeadLetters", group="g", all=True)).requeued == 5
 
 
+@pytest.mark.parametrize("topic", ["$SYS/x", "$delayed/5/x", "$share/g/x", "$replay/0/x", "$inbox/", "a/" * 100])
+async def test_dead_letters_go_where_messages_may_be_published_only(given_up: Surface, topic: str) -> None:
+    await given_up.refuses(grpc.StatusCode.INVALID_ARGUMENT, "RequeueDeadLetters", group="g", all=True, topic=topic)
+    assert await letters_of(given_up) == [0, 1, 2, 3, 4]
+
+
+async def test_no_group_begins_because_somebody_looks_for_its_dead_letters(given_up: Surface) -> None:
+    for method, fields in (
+        ("ListDeadLetters", {}),
+        ("RequeueDeadLetters", {"all": True}),
+        ("DeleteDeadLetters", {"offsets": [1]}),
+    ):
+        text = await given_up.refuses(grpc.StatusCode.NOT_FOUND, method, group="gg", **fields)
+        assert text == "there is no group 'gg'"
+    assert [each.group for each in (await given_up("ListGroups")).groups] == ["g"]
+    await given_up("DeleteGroup", group="g")
+    assert await letters_of(given_up) == [0, 1, 2, 3, 4]
+    assert (await given_up("DeleteDeadLetters", group="g", all=True)).deleted == 5
+
+
+async def test_all_dead_letters_but_those_that_a_consumer_has(given_up: Surface) -> None:
+    engine = engine_of(given_up.node)
+    await engine.pop(PopRequest(b"g", (dead_letter_queue(b"g"),), 2, 1 << 20, 600_000, Start.EARLIEST))
+    reply = await given_up("RequeueDeadLetters", group="g", all=True)
+    assert (reply.requeued, reply.leased) == (3, 2)
+    reply = await given_up("DeleteDeadLetters", group="g", all=True)
+    assert (reply.deleted, reply.leased) == (0, 2)
+
+
+async def test_too_many_dead_letters_in_front_of_one(given_up: Surface) -> None:
+    groups = engine_of(given_up.node)._groups
+    groups._config = replace(groups._config, max_group_leases=3)
+    fields = {"group": "g", "offsets": [4]}
+    text = await given_up.refuses(grpc.StatusCode.FAILED_PRECONDITION, "DeleteDeadLetters", **fields)
+    assert text == "3 older dead letters are in front of 4: handle those first"
+    assert (await given_up("DeleteDeadLetters", group="g", offsets=[0, 1])).deleted == 2
+    assert (await given_up("DeleteDeadLetters", **fields)).deleted == 1
+
+
 # --- clients
 
 
@@ -430,6 +491,9 @@ def test_settings_in_force_say_where_they_come_from_and_hide_secrets(tmp_path: P
     assert found["data_dir"] == ('"data"', "default")
     assert "hush" not in repr(found)
     assert "sources" not in found
+    file.write_text('[tier]\nstore = "s3://b"\n[tier.options]\nsecret_access_key = "hush"\n', encoding="utf-8")
+    found = {each.name: (each.value, each.source) for each in settings_in_force(load(file, {}, {}))}
+    assert found["tier.options"] == ('{"secret_access_key":"***"}', str(file))
 
 
 # --- bounds
@@ -442,12 +506,19 @@ async def test_calls_are_bounded_in_number_and_time(surface: Surface, monkeypatc
         await waiting.wait()
 
     monkeypatch.setattr("gateway.management.storage.StorageService.get_store", wait)
-    calls = [asyncio.create_task(surface("GetStore")) for _ in range(32)]
-    await asyncio.sleep(0)
-    text = await surface.refuses(grpc.StatusCode.RESOURCE_EXHAUSTED, "GetStore")
-    assert "32 calls" in text
+    users = [Somebody(name) for name in ("greedy", "other", "late")]
+    for user, count in zip(users, (16, 16, 0), strict=True):
+        calls = [asyncio.create_task(surface.as_manager(user, "GetStore")) for _ in range(count)]
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError, match="16 of this user") as refused:
+            await surface.as_manager(user, "GetStore")
+        assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not any(call.done() for call in calls)
+    await surface("ListUsers")  # a person at the machine is served
     waiting.set()
-    await asyncio.gather(*calls)
+    async with patience():
+        while surface.calls:  # noqa: ASYNC110
+            await asyncio.sleep(0)
     waiting.clear()
     monkeypatch.setattr("gateway.management.surface._SECONDS", 0.01)
     await surface.refuses(grpc.StatusCode.DEADLINE_EXCEEDED, "GetStore")

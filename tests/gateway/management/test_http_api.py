@@ -1,7 +1,10 @@
 """The management surface over HTTP: how requests are read, what is refused, and its OpenAPI description."""
 
+import asyncio
 import json
+from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -13,6 +16,7 @@ from tests.gateway.management.world import store_messages
 from tests.gateway.people import set_rules
 from tests.gateway.raw import DISCONNECT, RawClient
 from tests.openapi.description import FILE, text
+from tests.waiting import patience, until
 
 
 @pytest.fixture
@@ -75,12 +79,70 @@ async def test_fields_are_in_the_query_and_in_the_body(node: Node) -> None:
         ("POST", "timers:recall?positions=1", {}, "takes its fields in the body"),
         ("POST", "groups/g:reset", {"group": "h"}, "group is in the path"),
         ("POST", "timers:recall", b"x" * ((1 << 20) + 1), "the body is too large"),
+        ("POST", "timers:recall", {"positions": [1] * 1001}, "positions has 1001 values"),
+        ("POST", "rules:check", b'{"does": "\\ud800"}', "the body is not JSON"),
+        ("POST", "rules:check", b'{"does": 1e400}', "the body is not JSON"),
     ],
 )
 async def test_malformed_requests(node: Node, verb: str, path: str, body: object, says: str) -> None:
     status, answer = await ask(node, verb, path, body)
     assert (status, answer["code"]) == (400, "INVALID_ARGUMENT")
     assert says in answer["message"]
+
+
+async def test_names_with_braces_and_long_ones_are_in_the_path(node: Node) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"{6B29FC40-CA47}", 5)
+    assert (await ask(node, "GET", "clients/%7B6B29FC40-CA47%7D"))[1]["client_id"] == "{6B29FC40-CA47}"
+    assert (await ask(node, "POST", "clients/%7B6B29FC40-CA47%7D:kick", {}))[0] == 200
+    await client.expect(DISCONNECT)
+    topic = "é" * 32_767  # 64 KiB, each byte three letters of the path
+    assert (await ask(node, "GET", f"topics/{quote(topic)}"))[1]["topic"] == topic
+    assert (await ask(node, "GET", f"topics/{quote(topic + 'é')}"))[1]["code"] == "INVALID_ARGUMENT"
+
+
+async def test_a_body_that_is_not_compressed_as_it_says(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    url = f"http://127.0.0.1:{node.ports.http}/api/v1/timers:recall"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=b"{}", headers=headers, skip_auto_headers=["Content-Encoding"]) as answer,
+    ):
+        assert (answer.status, (await answer.json())["code"]) == (400, "INVALID_ARGUMENT")
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_client_that_is_slow_with_its_body_makes_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.management.http_api._BODY_SECONDS", 0.05)
+    head = (
+        b"POST /api/v1/timers:recall HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.ports.http)
+    writer.write(head + b"Content-Length: 9\r\n\r\n{")
+    async with patience():
+        answer = await reader.read()  # until the node closes
+    assert b"504 Gateway Timeout" in answer
+    assert b"the body did not arrive" in answer
+    writer.close()
+
+
+async def test_a_client_that_does_not_read_its_answer_makes_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.net.bounded_http._SEND_SECONDS", 0.05)
+    (position,) = await store_messages(node, (b"t", b"x" * 3_000_000))
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.ports.http, limit=1024)
+    writer.write(b"GET /api/v1/messages/%d HTTP/1.1\r\nHost: x\r\n\r\n" % position * 8)
+    await until(lambda: connections_of(node) == 1)
+    await until(lambda: connections_of(node) == 0)
+    with suppress(ConnectionResetError):
+        assert len(await reader.read()) < 8 * 3_000_000
+    writer.close()
+
+
+def connections_of(node: Node) -> int:
+    """Connections of the HTTP port."""
+    assert node._services is not None
+    server = node._services.http._server._runner.server
+    assert server is not None
+    return len(server.connections)
 
 
 async def test_a_form_of_another_web_site_changes_nothing(node: Node) -> None:

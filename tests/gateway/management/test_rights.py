@@ -164,6 +164,19 @@ async def test_a_rule_that_denies_counts(world: World, face: str) -> None:
     await world.client.drop()
 
 
+@pytest.mark.parametrize("face", ["over_http", "over_grpc"])
+async def test_nobody_reads_dead_letters_by_publishing_them_elsewhere(world: World, face: str) -> None:
+    rules = ["allow publish $management/group/g", "allow publish home/#", "allow both mine/#"]
+    await set_rules(world.node, OPERATOR, *rules)
+    request = pb.RequeueDeadLettersRequest(group="g", all=True, topic="mine/copy")
+    call = getattr(world, face)
+    with pytest.raises(Refused, match="the right to SUB topic home/t"):
+        await call(method_named("RequeueDeadLetters"), request)
+    await set_rules(world.node, OPERATOR, *rules, "allow subscribe home/#")
+    assert (await call(method_named("RequeueDeadLetters"), request)).requeued == 3
+    await world.client.drop()
+
+
 def method_named(name: str) -> Method:
     return next(method for method in METHODS if method.name == name)
 
