@@ -4,7 +4,8 @@ A node holds a topic of old messages. One device publishes with QoS 1 and one me
 readers of another node with the same messages, and beside readers of its own. Each reader is a process with the SDK,
 which pulls one partition from its beginning to its end, again and again, as fast as it can. The log is dropped from the
 page cache all the time, unless `--warm` is given. With `--tier`, the old messages are in the tier only, a folder on the
-same disk, and the nodes keep none of them in memory.
+same disk, and the nodes keep none of them in memory. With `--groups`, each reader is the only member of a group that
+drains the topic in batches of 256, and goes on with a new group when it has come to the end.
 
 Readers of another node share the processors and the disk with the device, and nothing of the program. What the device
 waits longer beside those of its own is the node's part, which the goal is about.
@@ -35,6 +36,7 @@ from cloud_sdk import Client, OutgoingMessage
 _TOPIC: Final = "old"
 _PAYLOAD: Final = bytes(256)
 _SENT_AT_ONCE: Final = 2_000
+_BATCH: Final = 256  # messages that a group leases at once
 _TOPICS: Final = 100  # of the old messages, so that all partitions have some
 _EVICT_S: Final = 0.1  # between two looks at what the page cache has of the log
 _DEVICE: Final = Work("ingest QoS 1, 1 device, 1 in flight", "ingest", 1, 1, 1, 10_000)
@@ -51,11 +53,13 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of the device's messages")
     parser.add_argument("--warm", action="store_true", help="leave the log in the page cache")
     parser.add_argument("--tier", action="store_true", help="keep the old messages in the tier only")
+    parser.add_argument("--groups", action="store_true", help="readers drain the topic as groups")
     parser.add_argument("--folder", type=Path, default=Path("build"), help="the disk to measure on (default: build)")
     parser.add_argument("--read", nargs=2, metavar=("ENDPOINT", "NUMBER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.read:
-        asyncio.run(read(arguments.read[0], int(arguments.read[1])))
+        endpoint, number = arguments.read
+        asyncio.run(drain(endpoint) if arguments.groups else read(endpoint, int(number)))
         return 0
     if not LOADER.exists():
         print("the load generator is not built: make bench builds it", file=sys.stderr)
@@ -132,7 +136,10 @@ def rounds(own: Node, other: Node, arguments: argparse.Namespace) -> Iterator[Ro
     """Measure the device of one node in each round. Raises `LoadFailed`."""
 
     def beside_readers(of: Node) -> tuple[Sample, float]:
-        with reading(of.endpoint, arguments.readers) as readers, evicting(None if arguments.warm else of.log):
+        with (
+            reading(of.endpoint, arguments.readers, arguments.groups) as readers,
+            evicting(None if arguments.warm else of.log),
+        ):
             before, began = read_so_far(readers), time.monotonic()
             sample = measure(_DEVICE, own.broker, arguments.scale)
             return sample, (read_so_far(readers) - before) / (time.monotonic() - began)
@@ -159,13 +166,27 @@ async def read(endpoint: str, number: int) -> None:
             print(count, flush=True)
 
 
+async def drain(endpoint: str) -> None:
+    """Consume everything in one new group after the other until the process is ended. Prints as `read` does."""
+    count = groups = 0
+    async with Client(endpoint, retry_seconds=1) as client:
+        while True:
+            groups += 1
+            async with client.consumer(f"drain-{os.getpid()}-{groups}", _TOPIC, max_records=_BATCH) as consumer:
+                while deliveries := await consumer.batch(1.0):
+                    await consumer.ack(deliveries)
+                    count += len(deliveries)
+                    print(count, flush=True)
+
+
 class Reader:
     """A process that reads, and what it has read so far."""
 
-    def __init__(self, endpoint: str, number: int) -> None:
+    def __init__(self, endpoint: str, number: int, is_group: bool) -> None:
         self.count = 0  # messages
         self._has_begun = threading.Event()
         command = [sys.executable, "-m", "benchmarks.cold_readers", "--read", endpoint, str(number)]
+        command += ["--groups"] if is_group else []
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._follow)
         self._thread.start()
@@ -193,9 +214,9 @@ def read_so_far(readers: list[Reader]) -> int:
 
 
 @contextmanager
-def reading(endpoint: str, count: int) -> Iterator[list[Reader]]:
+def reading(endpoint: str, count: int, are_groups: bool) -> Iterator[list[Reader]]:
     """Have so many processes read. Raises `LoadFailed` if one of them does not."""
-    readers = [Reader(endpoint, number) for number in range(count)]
+    readers = [Reader(endpoint, number, are_groups) for number in range(count)]
     try:
         for reader in readers:
             reader.wait_until_it_reads()

@@ -148,6 +148,7 @@ class GrpcConfig:
     max_calls: int = bounded(10_000, 1, 1_000_000)  # calls of all kinds at a time, including long polls
     max_connections: int = bounded(1000, 1, 1_000_000)  # and at most an eighth of the process's file descriptors
     pull_share: int = bounded(10, 1, 100)  # percent of the loop's time for pulls of old messages beside devices
+    group_share: int = bounded(20, 1, 100)  # percent of the loop's time for groups that are far behind beside devices
 
 
 @dataclass(slots=True)

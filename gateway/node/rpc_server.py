@@ -22,13 +22,15 @@ from gateway.rocketmq.service import RocketService
 from gateway.rpc.authenticating import Authenticating
 from gateway.rpc.certificates import RpcCertificates
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.pull_turns import PullTurns
+from gateway.rpc.loop_turns import LoopTurns
 from gateway.rpc.service import Service
 from store.api import Store
 
 _HANDSHAKE_MS: Final = 10_000  # for a connection that sends nothing
 _PROBE_MS: Final = 60_000  # of silence before a connection is probed
 _PROBE_ANSWER_MS: Final = 20_000
+_LONGEST_PULL_WAIT_S: Final = 1.0  # for a turn: clients give up after some seconds
+_LONGEST_POP_WAIT_S: Final = 0.25  # for a turn: within the margin of RocketMQ's clients
 _MIN_PING_MS: Final = 5_000  # clients probe a silent connection every 10 s or so
 
 
@@ -85,8 +87,12 @@ class RpcServer:
             certificates = RpcCertificates("gRPC", config.certificate, config.key, config.client_ca)
         keys = AccessKeys(Path(config.access_keys)) if config.access_keys else None
         self._callers = Callers(self._authority, "grpc", config.auth, config.acl_default, keys)
-        turns = PullTurns(config.pull_share / 100, self._traffic, asyncio.get_running_loop())
-        self._service = Service(self._store, self._limits, turns, lambda: in_any_order(self._services()))
+        loop, traffic = asyncio.get_running_loop(), self._traffic
+        pull_turns = LoopTurns(config.pull_share / 100, _LONGEST_PULL_WAIT_S, traffic, loop)
+        group_turns = LoopTurns(config.group_share / 100, _LONGEST_POP_WAIT_S, traffic, loop)
+        self._service = Service(
+            self._store, self._limits, pull_turns, group_turns, lambda: in_any_order(self._services())
+        )
         on_unsent = self._service.reply_unsent
         self._asking = asking = Authenticating(self._callers, self._store, refusal_reply, self._limits, on_unsent)
         server = grpc.aio.server(

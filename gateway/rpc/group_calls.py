@@ -9,6 +9,7 @@ from typing import Final
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source, current_source, dead_letter_source, parent_source
+from gateway.rpc.loop_turns import LoopTurns
 from gateway.rpc.queue_names import display_name
 from gateway.rpc.request_fields import group_name, member_name, parent_name, within
 from gateway.rpc.selecting import selection_of
@@ -59,11 +60,11 @@ class RequestedSettlement:
 class GroupCalls:
     """Answers calls about groups. Every method raises `RequestError` for an invalid request, and `StoreError`."""
 
-    def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits) -> None:
+    def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits, turns: LoopTurns) -> None:
         self._store = store
         self._limits = limits
         self._returns: set[asyncio.Task[None]] = set()
-        self.groups = LongPolling(store, wakeups)
+        self.groups = LongPolling(store, wakeups, turns)
 
     def stop(self) -> None:
         """End long polls with empty replies."""

@@ -6,6 +6,7 @@ The store owns all leases (`Store.pop`, `Store.settle`). The rules of the file:
   makes messages of the group available again (also by making room for leases), and at the time that the store named.
 * Only the first member in line is woken. When it leaves the line, it wakes the next member, which pops what is left.
   A message therefore costs the same with one waiting member as with a thousand.
+* The pops of groups that are far behind take turns (`gateway.rpc.loop_turns`). Groups that keep up never wait there.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
+from gateway.rpc.loop_turns import LoopTurns, Turn
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
 from store.api import (
@@ -32,6 +34,9 @@ from store.api import (
 
 _SOURCES: Final = 256  # in the cache; each has all partitions of a topic
 _MAX_TIMER_S: Final = 3600.0
+_FAR: Final = 4  # batches of the same size that a pop leaves in the queues of a group that is far behind ...
+_FAR_MESSAGES: Final = 1_000  # ... and as many messages: a burst for a group that keeps up is shorter
+_MAX_FAR: Final = 4_096  # groups that are known to be far behind; some of them have ended
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,9 +114,11 @@ class WaitingMembers:
 class LongPolling:
     """Leases and settles messages for members of groups. It has a line for each source with waiting members."""
 
-    def __init__(self, store: Store, wakeups: Wakeups) -> None:
+    def __init__(self, store: Store, wakeups: Wakeups, turns: LoopTurns) -> None:
         self._store = store
         self._wakeups = wakeups
+        self._turns = turns
+        self._far: dict[tuple[bytes, bytes], None] = {}  # groups that were far behind at their last pop; first queues
         self._lines: dict[tuple[bytes, bytes], WaitingMembers] = {}  # by group and key
         self._stopped = False
 
@@ -169,9 +176,30 @@ class LongPolling:
         return await self._store.dead_letter(source.group, receipts, reason, member)
 
     async def pop(self, request: PopRequest) -> PopResult:
-        """Lease available messages without waiting. Raises what `receive` raises."""
+        """Lease available messages without waiting for any. Raises what `receive` raises."""
+        key = (request.group, request.queues[0])
+        if key not in self._far:
+            popped = await self._pop(request, None)
+        else:
+            turn = Turn(self._turns)
+            await turn.wait()
+            popped = await self._pop(request, turn)
+            turn.end_soon()
+        if popped.left <= max(sum([run.count for run in popped.runs]) * _FAR, _FAR_MESSAGES):
+            self._far.pop(key, None)
+        else:
+            self._far[key] = None
+            if len(self._far) > _MAX_FAR:
+                del self._far[next(iter(self._far))]
+        return popped
+
+    async def _pop(self, request: PopRequest, turn: Turn | None) -> PopResult:
         async with reply_budget() as budget:
-            popped = await self._store.pop(request)
+            if turn is None:
+                popped = await self._store.pop(request)
+            else:
+                max_bytes = min(request.max_bytes, self._turns.most_bytes())
+                popped = await turn.timed(self._store.pop(replace(request, max_bytes=max_bytes)))
             budget.add(sum([len(run.data) for run in popped.runs]))
         return popped
 

@@ -6,7 +6,7 @@ from typing import Final
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.pull_turns import PullTurns, Turn
+from gateway.rpc.loop_turns import LoopTurns, Turn
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import group_name, parent_name, within
 from gateway.rpc.selecting import matching, selection_of
@@ -19,6 +19,7 @@ from store import control
 from store.api import Appended, Fetched, Store, partition_queue
 
 _MAX_FETCHES: Final = 8  # of one call; the selection may match no record of them
+_FAR: Final = 4  # replies of the same size that follow; a reader that keeps up with its partition has fewer
 _NO_END: Final = 1 << 63
 _PARTS: Final = PART_TOPIC | PART_PUBLISHER | PART_PROPERTIES | PART_PAYLOAD
 _SELECTED_BY: Final = PART_TOPIC | PART_PROPERTIES  # the parts that a selection needs
@@ -27,7 +28,7 @@ _SELECTED_BY: Final = PART_TOPIC | PART_PROPERTIES  # the parts that a selection
 class PullCalls:
     """Answers calls by offset. Every method raises `RequestError` for an invalid request, and `StoreError`."""
 
-    def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits, turns: PullTurns) -> None:
+    def __init__(self, store: Store, wakeups: Wakeups, limits: RpcLimits, turns: LoopTurns) -> None:
         self._store = store
         self._turns = turns
         self._wakeups = wakeups
@@ -139,7 +140,7 @@ class _Reader:
     def __init__(
         self,
         store: Store,
-        turns: PullTurns,
+        turns: LoopTurns,
         max_records: int,
         max_bytes: int,
         parent: bytes,
@@ -177,7 +178,9 @@ class _Reader:
                 found = await turn.timed(self._select(offset, self._selector, offsets, max_bytes))
                 next_offset = found.offset
             budget.add(len(found.data))
-            await turn.come(next_offset - offset, min(found.bounds.end, self._until) - next_offset)
+            if min(found.bounds.end, self._until) - next_offset > (next_offset - offset) * _FAR:
+                await turn.wait()
+                turn.end_soon()
         return pb.PullReply(
             offset=found.offset,
             count=found.count,

@@ -12,10 +12,10 @@ from gateway.rpc.group_calls import GroupCalls
 from gateway.rpc.held_calls import HeldCalls
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling
+from gateway.rpc.loop_turns import LoopTurns
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.produce import ProduceStream
 from gateway.rpc.pull import PullCalls
-from gateway.rpc.pull_turns import PullTurns
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import parent_name, within
 from gateway.rpc.rights import Rights
@@ -31,15 +31,22 @@ from store.errors import StoreError
 class Service(sluice_pb2_grpc.SluiceServicer):
     """Answers the calls of `sluice.v1.Sluice`."""
 
-    def __init__(self, store: Store, limits: RpcLimits, turns: PullTurns, nodes: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        limits: RpcLimits,
+        pull_turns: LoopTurns,
+        group_turns: LoopTurns,
+        nodes: Callable[[], Sequence[str]],
+    ) -> None:
         """nodes: addresses of nodes that clients are told of."""
         self._store = store
         self._nodes = nodes
         self._limits = limits
         self._check = MessageCheck(limits, store.may_hold)
         self._wakeups = Wakeups(store)
-        self._groups = GroupCalls(store, self._wakeups, limits)
-        self._pulls = PullCalls(store, self._wakeups, limits, turns)
+        self._groups = GroupCalls(store, self._wakeups, limits, group_turns)
+        self._pulls = PullCalls(store, self._wakeups, limits, pull_turns)
         self._held = HeldCalls(store, limits)
         self._rights = Rights(store, limits.max_handles)
         self._streams: set[ProduceStream | ConsumeStream] = set()

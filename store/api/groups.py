@@ -131,6 +131,7 @@ class PopResult:
     is_full: bool = False  # the request allowed no more than this; there may be more
     reclaimed: int = 0  # messages that retention removed before the group had them, passed over by this pop
     dead_letters: list[DeadLetter] = field(default_factory=list)  # of each message of `runs` in a dead-letter queue
+    left: int = 0  # messages behind these in the queues, which the group was never leased
 
 
 @dataclass(slots=True, frozen=True)

@@ -102,7 +102,14 @@ class GroupService:
         decision = self._decide(request, now, selected)
         try:
             touched = decision.touched()
-            popped = PopResult([], decision.available_at(), decision.is_limited, decision.is_full, decision.reclaimed())
+            popped = PopResult(
+                [],
+                decision.available_at(),
+                decision.is_limited,
+                decision.is_full,
+                decision.reclaimed(),
+                left=decision.left(),
+            )
             answer: _Answer | None = None
             if touched:
                 # That a group begins in a queue is not forgotten, so it is waited for.

@@ -138,6 +138,16 @@ class PopDecision:
         """Whether there may be more, for which nothing has to be settled."""
         return self._records <= 0 or self._bytes <= 0 or self._is_short
 
+    def left(self) -> int:
+        """Messages that this pop leaves in the queues, and that the group was never leased."""
+        if not (self.is_full or self.is_limited or self._is_cut_short):
+            return 0
+        count = 0
+        ends = self._views.ends([queue.queue for queue in self._queues])
+        for i in range(len(ends)):
+            count += max(ends[i] - self._queues[i].next, 0)
+        return count
+
     @property
     def _has_room(self) -> bool:
         return self._records > 0 and self._bytes > 0 and not self._is_cut_short

@@ -10,6 +10,7 @@ from cloud_sdk import Client
 from gateway.auth.authority import Authority
 from gateway.node.rpc_server import RpcServer
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.loop_turns import LoopTurns
 from matcher.names import parent_of
 from record.layout import Kind
 from store import control
@@ -141,6 +142,11 @@ class MemoryStore:
         for listener in self._listeners:
             listener(commit)
         done(Appended(positions, commit.store_time))
+
+
+def everything() -> LoopTurns:
+    """Turns without limit."""
+    return LoopTurns(1, 1, int, asyncio.get_running_loop())
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from store.config import StoreConfig
 from store.engine import Engine
 from store.log.reader import LogReader
 from store.remote import RemoteConfig, RemoteStore, StoreServer
+from tests.gateway.rpc.conftest import everything
 from tests.waiting import patience
 
 HOUR_MS = 3_600_000
@@ -76,7 +77,7 @@ async def gateways(
         engine = await Engine.open(tmp_path / "data", StoreConfig(segment_size=1 << 20, partitions=1))
         opened.push_async_callback(engine.close)
         if request.param == "one process":
-            one = other = LongPolling(engine, Wakeups(engine))
+            one = other = LongPolling(engine, Wakeups(engine), everything())
         else:
             server = StoreServer(engine, Hub(engine), REMOTE)
             address = f"unix:{opened.enter_context(TemporaryDirectory(prefix='sluice-'))}/store"
@@ -87,7 +88,7 @@ async def gateways(
                 store = await RemoteStore.open(address, name, EventReceiver(), REMOTE, request.param == "routed")
                 opened.push_async_callback(store.close)
                 stores.append(store)
-            one, other = [LongPolling(store, Wakeups(store)) for store in stores]
+            one, other = [LongPolling(store, Wakeups(store), everything()) for store in stores]
         appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         assert not (await one.pop(REQUEST)).runs  # the group begins
         engine.append([record.frame(Kind.MESSAGE, 0, 0, b"home/t", b"", b"", b"x")], appended.set_result)

@@ -24,6 +24,7 @@ from gateway.rpc.wakeups import Wakeups
 from store.config import StoreConfig
 from store.engine import Engine
 from store.errors import StoreFailed
+from tests.gateway.rpc.conftest import everything
 from tests.waiting import PATIENCE_S, until
 
 Lease = tuple[int, int, int]  # partition, offset, deliveries
@@ -295,7 +296,7 @@ class Context:
 
 async def test_a_batch_that_could_not_be_sent_is_available_again(engine: Engine, channel: Any) -> None:
     limits = RpcLimits()
-    calls = GroupCalls(engine, Wakeups(engine), limits)
+    calls = GroupCalls(engine, Wakeups(engine), limits, everything())
     context: Any = Context()
     stream = ConsumeStream(calls, Rights(engine, 1), limits, context)
 

@@ -20,7 +20,7 @@ from store.config import StoreConfig
 from store.control import TopicPartitions
 from store.engine import Engine
 from store.errors import StoreBusy, StoreError
-from tests.gateway.rpc.conftest import ServerFactory
+from tests.gateway.rpc.conftest import ServerFactory, everything
 from tests.waiting import patience, until
 
 Lease = tuple[int, int, int]  # partition, offset, deliveries
@@ -486,7 +486,7 @@ async def test_a_message_wakes_one_of_many_waiting_members(engine: Engine, monke
         return await pop(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "pop", counted)
-    groups = LongPolling(engine, Wakeups(engine))
+    groups = LongPolling(engine, Wakeups(engine), everything())
     source = parent_source(b"g", b"home", 4)
     request = PopRequest(source.group, source.queues, 1, 1_000, 60_000, Start.EARLIEST)
     members = [asyncio.create_task(groups.receive(source, request, 60)) for _ in range(40)]
@@ -510,7 +510,7 @@ async def test_a_message_wakes_one_of_many_waiting_members(engine: Engine, monke
 
 async def test_a_waiting_member_gets_messages_of_a_partition_that_is_added(engine: Engine) -> None:
     """As at a gateway, whose store is restarted with more partitions."""
-    groups = LongPolling(engine, Wakeups(engine))
+    groups = LongPolling(engine, Wakeups(engine), everything())
     count = engine.partition_count(b"home")
     source = parent_source(b"g", b"home", count)
     request = PopRequest(source.group, source.queues, 1, 1_000, 60_000, Start.LATEST)

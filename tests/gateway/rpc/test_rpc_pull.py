@@ -1,6 +1,5 @@
 """Reads of a partition with gaps: each record once, lost records counted, nothing from `until` on."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,9 +11,9 @@ import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.pull import PullCalls
-from gateway.rpc.pull_turns import PullTurns
 from record.layout import PART_PAYLOAD, Kind
 from store.api import Bounds, Fetched
+from tests.gateway.rpc.conftest import everything
 
 TOPICS = (b"t/a", b"t/b")
 
@@ -48,11 +47,6 @@ class Holes:
             behind += 1
         data = b"".join(map(self.frame, range(offset, behind)))
         return Fetched(offset, behind - offset, record.without(data, without), bounds)
-
-
-def everything() -> PullTurns:
-    """Turns without limit."""
-    return PullTurns(1, int, asyncio.get_running_loop())
 
 
 @given(

@@ -6,6 +6,7 @@ import pytest
 
 from matcher.selector import EVERYTHING, Selection
 from store.api import (
+    Ordering,
     PopResult,
     Receipts,
     Start,
@@ -39,6 +40,22 @@ async def test_a_message_is_out_once_and_comes_again_when_its_lease_is_over(benc
     assert await bench.engine.settle(b"g", receipts(again)) == []
     assert await bench.pop() == PopResult([], None, is_limited=False)
     assert await bench.lag() == {Q: (5, 5, 0, 0)}
+
+
+@pytest.mark.parametrize("ordering", Ordering)
+@pytest.mark.parametrize("selection", [EVERYTHING, Selection(sql="a IS NULL")])
+async def test_a_pop_says_how_many_messages_it_left(bench: Bench, ordering: Ordering, selection: Selection):
+    await bench.fill(5)
+    await bench.fill(3, b"a/c")
+
+    leased = 0
+    for number, records in enumerate((2, 1, 1, 100)):
+        popped = await bench.pop(Q, OTHER, records=records, ordering=ordering, selection=selection)
+        leased += sum(run.count for run in popped.runs)
+        assert popped.left == 8 + number - leased
+        await bench.reopen()
+        await bench.fill(1)
+    assert leased > 2
 
 
 async def test_groups_do_not_see_each_other(bench: Bench):

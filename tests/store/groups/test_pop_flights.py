@@ -68,7 +68,7 @@ async def test_pending_pops_of_others_count(tmp_path: Path, monkeypatch):
     await bench.engine.settle(b"g", [])
     pops.append(asyncio.create_task(bench.pop(Q, records=9)))
     await asyncio.sleep(0)
-    assert (await bench.pop(Q)) == PopResult([], bench.now + 9_000, is_limited=True)
+    assert (await bench.pop(Q)) == PopResult([], bench.now + 9_000, is_limited=True, left=5)
     for args in held:
         offer(*args)
     assert [payloads((await each).runs) for each in pops[1:]] == [numbers(1, 2), numbers(0, 3)]

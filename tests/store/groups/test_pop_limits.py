@@ -28,7 +28,7 @@ async def test_limits_end_when_something_is_settled(tmp_path: Path):
     bench = await Bench(tmp_path, replace(CONFIG, max_group_leases=4, max_group_window=6)).open()
     await bench.fill(10)
     assert await bench.take() == numbers(0, 1, 2, 3)
-    assert await bench.pop() == PopResult([], bench.now + 10_000, is_limited=True)
+    assert await bench.pop() == PopResult([], bench.now + 10_000, is_limited=True, left=6)
     await bench.engine.settle(b"g", [Receipts(Q, 1, 3, 1)])
     assert await bench.take() == numbers(4, 5)  # the window stands where the first is
     assert (await bench.pop()).is_limited

@@ -124,11 +124,11 @@ async def test_a_key_of_an_ordered_group_is_blocked_while_a_message_is_leased(be
     await bench.append(*(tagged(number, "red") for number in range(6)))
     first = await bench.pop(P0, records=3, ordering=Ordering.ALL_KEYS)
     assert numbers(first) == [0, 1, 2]
-    assert await bench.pop(P0, ordering=Ordering.ALL_KEYS) == PopResult([], bench.now + 10_000, is_limited=True)
+    assert await bench.pop(P0, ordering=Ordering.ALL_KEYS) == PopResult([], bench.now + 10_000, is_limited=True, left=3)
     await bench.engine.settle(b"g", [Receipts(P0, 0, 1, 1)], [(Receipts(P0, 2, 1, 1), 0)])
-    assert await bench.pop(P0, ordering=Ordering.ALL_KEYS) == PopResult([], bench.now + 10_000, is_limited=True)
+    assert await bench.pop(P0, ordering=Ordering.ALL_KEYS) == PopResult([], bench.now + 10_000, is_limited=True, left=3)
     await bench.engine.settle(b"g", [], [(Receipts(P0, 1, 1, 1), 500)])
-    assert await bench.pop(P0, ordering=Ordering.ALL_KEYS) == PopResult([], bench.now + 500, is_limited=True)
+    assert await bench.pop(P0, ordering=Ordering.ALL_KEYS) == PopResult([], bench.now + 500, is_limited=True, left=3)
     bench.now += 500
     again = await bench.pop(P0, ordering=Ordering.ALL_KEYS)
     assert numbers(again) == [1, 2, 3, 4, 5]

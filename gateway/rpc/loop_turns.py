@@ -1,8 +1,8 @@
-"""Turns of pulls that are far behind. While devices are served, these pulls get a share of the event loop's time.
+"""Turns of calls that read old messages. While devices are served, these calls get a share of the event loop's time.
 
 A few services that read from the beginning keep the loop busy, and each reply delays the devices by a fraction of a
-millisecond. So the loop's work for such a pull is timed, and the next one begins a multiple of that later: ten times as
-much for a share of 10 %. No pull waits while no device sends or receives messages.
+millisecond. So the loop's work for such a call is timed, and the next one begins a multiple of that later: ten times as
+much for a share of 10 %. No call waits while no device sends or receives messages.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 _SLICE: Final = 64 << 10  # bytes of records in the reply of a turn
-_FAR: Final = 4  # replies of the same size that follow; a reader that keeps up with its partition has fewer
 _BUSY_S: Final = 0.1  # since the last message of a device
 _LATE_S: Final = 0.002  # a timer that fires late by as much takes nothing from the share
-_LONGEST_WAIT_S: Final = 1.0  # of one pull: clients give up after some seconds
 
 
-class PullTurns:
-    """The line of pulls that wait for their turns, first come, first served."""
+class LoopTurns:
+    """The line of calls of one kind that wait for their turns, first come, first served."""
 
     def __init__(
         self,
         share: float,
+        longest_wait_s: float,
         traffic: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
         cpu_time: Callable[[], float] = thread_time,
     ) -> None:
-        """share: of the loop's time, above 0; 1: no pull waits. traffic: a number that grows with each message of a
-        device. cpu_time: of the loop's thread, in seconds."""
+        """share: of the loop's time, above 0; 1: no call waits. longest_wait_s: of one call. traffic: a number that
+        grows with each message of a device. cpu_time: of the loop's thread, in seconds."""
         self.loop = loop
         self.cpu_time = cpu_time
         self._per_second = 1 / share  # seconds from a turn to the next one, for a second of work
+        self._longest_wait_s = longest_wait_s
         self._traffic = traffic
         self._seen = 0  # of the traffic
         self._busy_until = 0.0
@@ -47,9 +47,9 @@ class PullTurns:
         self._timer: asyncio.TimerHandle | None = None
 
     def most_bytes(self) -> int:
-        """How many bytes of records a pull may return now: few if pulls take turns."""
+        """How many bytes of records a call may return now: few if calls take turns."""
         now = self.loop.time()
-        return _SLICE if self._is_busy(now) and now < self._free_at + _LONGEST_WAIT_S else maxsize
+        return _SLICE if self._is_busy(now) and now < self._free_at + self._longest_wait_s else maxsize
 
     async def wait(self) -> float | None:
         """Wait for a turn. Returns the seconds of work that are charged for it in advance; None: nothing is charged."""
@@ -87,17 +87,17 @@ class PullTurns:
 
     def _set_timer(self, now: float) -> None:
         if self._line and self._timer is None:
-            at = min(self._free_at, self._line[0][0] + _LONGEST_WAIT_S)
+            at = min(self._free_at, self._line[0][0] + self._longest_wait_s)
             self._timer = self.loop.call_later(max(at - now, 0.0), self._go_on)
 
     def _go_on(self) -> None:
-        """Let the next pull have its turn, or all of them if there is no traffic any more."""
+        """Let the next call have its turn, or all of them if there is no traffic any more."""
         self._timer = None
         now = self.loop.time()
         is_busy = self._is_busy(now)
         while self._line:
             since, place = self._line[0]
-            if is_busy and now < min(self._free_at, since + _LONGEST_WAIT_S):
+            if is_busy and now < min(self._free_at, since + self._longest_wait_s):
                 break
             self._line.popleft()
             if not place.done():  # its call was not cancelled
@@ -108,14 +108,18 @@ class PullTurns:
 
 
 class Turn:
-    """The work of the loop for one pull."""
+    """The work of the loop for one call."""
 
     __slots__ = ("_paid", "_seconds", "_turns")
 
-    def __init__(self, turns: PullTurns) -> None:
+    def __init__(self, turns: LoopTurns) -> None:
         self._turns = turns
         self._seconds = 0.0
-        self._paid = 0.0
+        self._paid: float | None = None  # None: the work is not charged
+
+    async def wait(self) -> None:
+        """Wait for the turn."""
+        self._paid = await self._turns.wait()
 
     @coroutine
     def timed(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
@@ -138,16 +142,10 @@ class Turn:
             else:
                 step = partial(work.send, None)
 
-    async def come(self, count: int, left: int) -> None:
-        """Wait for the turn to answer a pull that read `count` records and left so many; at once if it is not far
-        behind. What the loop does from then on until it turns to something else counts as well."""
-        if left <= count * _FAR:
-            return
-        paid = await self._turns.wait()
-        if paid is None:
-            return
-        self._paid = paid
-        self._turns.loop.call_soon(self._end, self._turns.cpu_time())
+    def end_soon(self) -> None:
+        """End the turn. What the loop does from now on until it turns to something else counts as well."""
+        if self._paid is not None:
+            self._turns.loop.call_soon(self._end, self._paid, self._turns.cpu_time())
 
-    def _end(self, began: float) -> None:
-        self._turns.charge(self._seconds + self._turns.cpu_time() - began, self._paid)
+    def _end(self, paid: float, began: float) -> None:
+        self._turns.charge(self._seconds + self._turns.cpu_time() - began, paid)
