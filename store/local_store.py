@@ -14,6 +14,7 @@ from store.commit_listeners import EVERY_COMMIT, CommitListeners
 from store.config import StoreConfig
 from store.errors import StoreClosed, StoreError, StoreFailed
 from store.exports.stage import Staged, link_segments
+from store.histogram import BATCH_BYTES, BATCH_MESSAGES, Histogram
 from store.log.commitlog import CommitLog
 from store.log.reader import LogReader
 from store.log.tail_cache import TailCache
@@ -72,6 +73,8 @@ class LocalStore(Queries):
         self._replayed = (self._views.records, self._views.messages)
         self._views.pops.counts = GroupCounts()  # without what was replayed
         self._batches = 0
+        self.batch_messages = Histogram(BATCH_MESSAGES)  # of batches with messages
+        self.batch_bytes = Histogram(BATCH_BYTES)
         self._is_discarded = False
         self._is_ending = False  # nothing can be staged any more
 
@@ -180,6 +183,20 @@ class LocalStore(Queries):
             tier=None if self._tier is None else self._tier_stats(self._tier),
         )
 
+    @property
+    def append_us(self) -> Histogram:
+        """Times from the oldest append of each batch to its answer, in microseconds."""
+        return self._log.append_us
+
+    @property
+    def flush_us(self) -> Histogram:
+        """Times until each batch was on disk, or decided in a shared log, in microseconds."""
+        return self._log.flush_us
+
+    def view_figures(self) -> dict[str, int]:
+        """What the database of the views says about itself, see `Database.figures`."""
+        return self._database.figures()
+
     def _tier_stats(self, tier: Tier) -> TierStats:
         segments, last = self._segments, tier.tiered.last
         end = max(segments.begin, self._views.begin) if last is None else last.base + segments.size
@@ -204,6 +221,9 @@ class LocalStore(Queries):
         self._tail.add(batch.position, batch.data)
         commit = self._views.fold(batch)
         self._batches += 1
+        self.batch_bytes.add(len(batch.data))
+        if commit.starts:
+            self.batch_messages.add(len(commit.starts))
         has_rest = self._listeners.notify(commit)
         self._after_batch(batch)
         if self._views.is_full:

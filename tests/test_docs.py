@@ -78,11 +78,11 @@ def test_make_targets_exist(page: Path) -> None:
 def test_every_figure_is_explained() -> None:
     page = (ROOT / "docs/watching.md").read_text(encoding="utf-8")
     source = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "gateway/http").glob("*.py")))
-    figures = set(re.findall(r"\"((?:sluice|process)_[a-z0-9_]+)\"", source)) | CLUSTER_FIGURES
+    figures = set(re.findall(r"\"((?:sluice|process|python_gc)_[a-z0-9_]+)\"", source)) | CLUSTER_FIGURES
     assert len(figures) > 60
     suffixes = ("", "_total", "_bucket", "_sum", "_count")
     assert {name for name in figures if not any(f"`{name}{suffix}`" in page for suffix in suffixes)} == set()
-    named = set(re.findall(r"`((?:sluice|process)_[a-z0-9_]*[a-z0-9])\b", page))
+    named = set(re.findall(r"`((?:sluice|process|python_gc)_[a-z0-9_]*[a-z0-9])\b", page))
     assert named <= {name + suffix for name in figures for suffix in suffixes}
 
 

@@ -2,32 +2,39 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic_ns
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.config.config import HttpConfig
+from gateway.http.call_metrics import HttpMetrics
 from gateway.http.cluster_state import ClusterState
 from gateway.http.exposition import Collector, Exposition
 from gateway.http.group_metrics import GroupMetrics
 from gateway.http.metrics import ClusterCollector, Figures, NodeCollector
+from gateway.http.store_metrics import StoreMetrics
 from gateway.http.topic_metrics import TopicMetrics
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.admission import Admission
 from gateway.net.bounded_http import BoundedHttp
 from gateway.net.proxy_protocol import address_text
 from gateway.net.tls import Certificates, name_in, single_certificate
+from gateway.observe.calls import Calls
 from matcher.reserved import SYS
 from store.api import LogStore
 from store.engine import Engine
 from store.errors import StoreError
+from store.local_store import LocalStore
 
 _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
 _MAX_BODY: Final = 1 << 20  # bytes of a request
+_NO_PATH: Final = "- -"  # method and path of requests for what there is not
 
 
 class HttpPages:
@@ -40,7 +47,7 @@ class HttpPages:
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]],
         config: HttpConfig,
-        calls: Callable[[], int | None],
+        calls: Callable[[], Calls | None],
         cluster: ClusterState | None = None,
     ) -> None:
         """sources, admissions, calls: see `gateway.http.metrics`. config: of callers of `/metrics`, and how many topics
@@ -52,6 +59,8 @@ class HttpPages:
         collectors: list[Collector] = [
             NodeCollector(store, sources, admissions, authority.service_logins_failed, calls)
         ]
+        if isinstance(store, LocalStore):
+            collectors.append(StoreMetrics(store))
         if isinstance(store, Engine):
             collectors += [TopicMetrics(store, config.metrics_topics), GroupMetrics(store, config.metrics_groups)]
         if cluster is not None:
@@ -74,11 +83,12 @@ class HttpPages:
             body |= {"tier": "failing", "tier_waiting_bytes": stats.tier.waiting_bytes}
         return _health(body, self._cluster)
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request, more: Exposition) -> web.Response:
+        """Answer with the metrics. more: what follows them."""
         refusal = await self._refusal(request)
         if refusal is not None:
             return refusal
-        return await _metrics(self._exposition)
+        return await _metrics(self._exposition, more)
 
     async def identify(self, request: web.Request) -> Caller:
         """Authenticate a request. Raises ClientRefused and StoreError."""
@@ -116,6 +126,9 @@ class HttpFront:
         self._certificates: Certificates | None = None
         self._server = BoundedHttp(_MAX_BODY, _MAX_CONNECTIONS, backlog=128)
         self.app = self._server.app
+        calls = Calls()
+        self.app.middlewares.append(_counting(calls))
+        self._own = Exposition([HttpMetrics(calls)])
         self.app.router.add_get("/health", self._health)
         self.app.router.add_get("/metrics", self._metrics)
 
@@ -151,7 +164,7 @@ class HttpFront:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         if self.pages is not None:
-            return await self.pages.metrics(request)
+            return await self.pages.metrics(request, self._own)
         if self._without_log is not None:
             return await _metrics(self._without_log)
         return web.Response(status=503, text="the node has no log yet")
@@ -163,8 +176,33 @@ def source_of(request: web.Request) -> str:
     return address_text(host, port)
 
 
-async def _metrics(exposition: Exposition) -> web.Response:
-    return web.Response(body=await exposition.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+async def _metrics(*expositions: Exposition) -> web.Response:
+    text = b"".join([await each.text() for each in expositions])
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _counting(calls: Calls) -> Middleware:
+    """Counts requests by verb, path and status."""
+
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        began = monotonic_ns()
+        route = request.match_info.route.resource
+        # A path that nobody serves has no name of its own: everybody could make some.
+        method = _NO_PATH if route is None else f"{request.method} {route.canonical}"
+        status = 500
+        try:
+            response = await handler(request)
+            status = response.status
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            calls.count(method, str(status))
+            calls.time(method, (monotonic_ns() - began) // 1000)
+        return response
+
+    return count
 
 
 def _health(body: dict[str, object], cluster: ClusterState | None) -> web.Response:

@@ -10,23 +10,18 @@ from store.histogram import Histogram
 def histogram_family(name: str, text: str, histogram: Histogram, per_unit: int = 1) -> HistogramMetricFamily:
     """The metric of a histogram. per_unit: of its values, in one of what is shown: 1000 for seconds of milliseconds."""
     family = HistogramMetricFamily(name, text, labels=())
-    add_histogram(family, (), histogram.bounds, histogram.counts, histogram.total, per_unit)
+    add_histogram(family, (), histogram, per_unit)
     return family
 
 
 def add_histogram(
-    family: HistogramMetricFamily,
-    labels: Sequence[str],
-    bounds: Sequence[int],
-    counts: Sequence[int],
-    total: int,
-    per_unit: int,
+    family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram, per_unit: int = 1
 ) -> None:
-    """Add a histogram, given by its counts by bucket and the sum of its values, to a metric."""
+    """Add a histogram to a metric."""
     buckets: list[tuple[str, float]] = []
     up_to = 0
-    for bound, count in zip(bounds, counts, strict=False):
+    for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
         up_to += count
         buckets.append((repr(bound / per_unit), up_to))
-    buckets.append(("+Inf", up_to + counts[-1]))
-    family.add_metric(labels, buckets, total / per_unit)
+    buckets.append(("+Inf", up_to + histogram.counts[-1]))
+    family.add_metric(labels, buckets, histogram.total / per_unit)

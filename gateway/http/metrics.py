@@ -1,13 +1,19 @@
 """Prometheus metrics of a node, collected on each scrape. A store has those of its gateways, labelled by name."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from gateway.http.call_metrics import grpc_metrics
 from gateway.http.cluster_state import ClusterState
+from gateway.http.histograms import add_histogram
 from gateway.net.admission import Admission
+from gateway.observe.calls import Calls, read_histogram
+from gateway.observe.process_figures import count_open_files, process_figures
 from store.api import LogStore, TierStats
+from store.histogram import LATENCIES_US
 
 Figures = Mapping[str, int]  # as `gateway.node.devices` has them
 
@@ -54,6 +60,13 @@ _CLUSTER: Final = {
     "silence_seconds": "Time since this node got a slot; a follower that is behind, or has no leader, gets none",
     "unreached_seconds": "Time since the service of the shared log does not answer; 0 while it does",
 }
+_PROCESS: Final = (
+    (CounterMetricFamily, "process_cpu_seconds", "CPU time", "cpu_ms", 1000),
+    (GaugeMetricFamily, "process_resident_memory_bytes", "Memory in use", "resident_bytes", 1),
+    (GaugeMetricFamily, "process_open_fds", "Open file descriptors", "open_files", 1),
+    (GaugeMetricFamily, "process_max_fds", "File descriptors that may be open", "max_files", 1),
+    (GaugeMetricFamily, "process_start_time_seconds", "Start, since 1970-01-01", "started_ms", 1000),
+)
 _DROPPED: Final = (
     ("qos0_congested", "dropped_qos0"),
     ("oversized", "dropped_oversized"),
@@ -80,7 +93,7 @@ class NodeCollector:
     """Collect the metrics of a node.
 
     sources: figures by gateway; the key "" is the node itself. admissions: of the node's own listeners.
-    service_logins_failed: by front, see `gateway.auth.authority`. calls: calls under way; None without gRPC.
+    service_logins_failed: by front, see `gateway.auth.authority`. calls: of gRPC; None without it.
     """
 
     def __init__(
@@ -89,7 +102,7 @@ class NodeCollector:
         sources: Callable[[], Mapping[str, Figures]],
         admissions: Callable[[], Sequence[Admission]],
         service_logins_failed: Mapping[str, int],
-        calls: Callable[[], int | None],
+        calls: Callable[[], Calls | None],
     ) -> None:
         self._store = store
         self._sources = sources
@@ -103,6 +116,7 @@ class NodeCollector:
             *self._listener_metrics(),
             *self._service_metrics(),
             *self._store_metrics(),
+            *await self._process_metrics(),
         ]
 
     def _device_metrics(self) -> Iterable[Metric]:
@@ -118,6 +132,12 @@ class NodeCollector:
             for reason, key in _DROPPED:
                 dropped.add_metric([gateway, reason] if labels else [reason], figures.get(key, 0))
         yield dropped
+        text = "Time from a commit to the sockets of the clients that get its messages, of some commits"
+        delivery = HistogramMetricFamily("sluice_mqtt_delivery_seconds", text, labels=labels)
+        for gateway, figures in sources.items():
+            histogram = read_histogram(figures, "delivery", LATENCIES_US)
+            add_histogram(delivery, [gateway] if labels else [], histogram, 1_000_000)
+        yield delivery
         linked = {name: each for name, each in sources.items() if "store_reconnects" in each}
         if linked:  # gateways that are processes of their own
             for counter in _LINK_COUNTERS:
@@ -136,14 +156,42 @@ class NodeCollector:
             failed.add_metric([*[""] * len(labels), front], count)
         calls = GaugeMetricFamily("sluice_service_calls", "Calls of cloud services under way", labels=labels)
         own = self._calls()
+        by_gateway: dict[str, Calls] = {}
         if own is not None:
-            calls.add_metric([""] * len(labels), own)
+            calls.add_metric([""] * len(labels), own.under_way)
+            by_gateway[""] = own
         for name, figures in gateways.items():
             failed.add_metric([name, "grpc"], figures["service_logins_failed"])
             calls.add_metric([name], figures["service_calls"])
+            by_gateway[name] = each = Calls()
+            each.add(figures)
         yield failed
-        if calls.samples:
+        if by_gateway:
             yield calls
+            yield from grpc_metrics(by_gateway, labels)
+
+    async def _process_metrics(self) -> Iterable[Metric]:
+        """Those of this process, and, labelled by name, those of gateways in processes of their own."""
+        own = process_figures()
+        if "open_files" not in own:
+            own["open_files"] = await asyncio.to_thread(count_open_files)
+        others = {name: each for name, each in self._sources().items() if name and "cpu_ms" in each}
+        labels = ["gateway"] if others else []
+        found: list[Metric] = []
+        for kind, metric, text, key, per_unit in _PROCESS:
+            family = kind(metric, text, labels=labels)
+            for name, figures in {"": own, **others}.items():
+                if key in figures:
+                    family.add_metric([name] * len(labels), figures[key] / per_unit)
+            found.append(family)
+        collections = CounterMetricFamily(
+            "python_gc_collections", "Collections of garbage cycles", labels=[*labels, "generation"]
+        )
+        for name, figures in {"": own, **others}.items():
+            for generation in range(3):
+                count = figures.get(f"gc_collections:{generation}", 0)
+                collections.add_metric([*[name] * len(labels), str(generation)], count)
+        return [*found, collections]
 
     def _listener_metrics(self) -> Iterable[Metric]:
         accepted = CounterMetricFamily("sluice_mqtt_listener_accepted", "Connections accepted", labels=["listener"])

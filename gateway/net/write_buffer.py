@@ -6,10 +6,12 @@ uvloop writes at once when its queue is empty, so a write per packet would be a 
 import asyncio
 import logging
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any, Final, Protocol
 
 from gateway.mqtt.aliases import TopicAliases
 from gateway.observe.counters import Counters
+from store.histogram import LATENCIES_US, Histogram
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ class Transport(Protocol):
 
 
 LINGER_SECONDS: Final = 5.0  # for a closed connection to take what waits for it
+_SAMPLED: Final = 8  # commits with subscribers, for each whose delivery is timed
 _WRITES: Final = 1024  # of fan-out, in one turn of the loop: a few milliseconds
 
 
@@ -42,7 +45,19 @@ class Flusher:
     the buffers: each client gets it in one write.
     """
 
-    __slots__ = ("_call_later", "_call_soon", "_dirty", "_fan_out", "_fans_out", "_is_held", "_scheduled", "counters")
+    __slots__ = (
+        "_began_ns",
+        "_call_later",
+        "_call_soon",
+        "_dirty",
+        "_fan_out",
+        "_fans_out",
+        "_is_held",
+        "_passed",
+        "_scheduled",
+        "counters",
+        "delivery_us",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, counters: Counters | None = None) -> None:
         self.counters = counters if counters is not None else Counters()
@@ -53,6 +68,9 @@ class Flusher:
         self._fans_out = False  # what is added is fan-out
         self._is_held = False  # more fan-out comes in the next turns
         self._scheduled = False
+        self.delivery_us = Histogram(LATENCIES_US)  # from commits to the sockets of those who get their messages
+        self._began_ns: int = 0  # when the delivery began that is timed; 0: none is
+        self._passed: int = _SAMPLED  # deliveries since the last one that was timed
 
     def add(self, write_buffer: "WriteBuffer") -> None:
         """Have the packets of `write_buffer` written before the loop next waits."""
@@ -67,6 +85,8 @@ class Flusher:
     def begin_fan_out(self) -> None:
         """What is added from now on is fan-out."""
         self._fans_out = True
+        if self._passed >= _SAMPLED and not self._began_ns:
+            self._began_ns = monotonic_ns()
 
     def end_fan_out(self, is_held: bool) -> bool:
         """What is added from now on is not. `is_held`: write no fan-out yet, because more comes. Returns whether there
@@ -74,7 +94,10 @@ class Flusher:
         self._fans_out = False
         self._is_held = is_held
         if not self._fan_out:
+            if not is_held:
+                self._began_ns = 0
             return False
+        self._passed += 1
         if not is_held:
             self._schedule()
         return len(self._fan_out) > _WRITES
@@ -112,6 +135,9 @@ class Flusher:
             except Exception:
                 # One that fails must not keep the others from their bytes: nothing would flush them later.
                 log.exception("writing to a client failed")
+        if self._began_ns and not self._is_held and not self._fan_out:
+            self.delivery_us.add((monotonic_ns() - self._began_ns) // 1000)
+            self._began_ns = self._passed = 0
 
 
 class WriteBuffer:

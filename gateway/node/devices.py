@@ -15,6 +15,7 @@ from gateway.net.descriptors import room_for_services
 from gateway.net.weighted import Weighted
 from gateway.net.write_buffer import Flusher
 from gateway.node.ports import Ports
+from gateway.observe.calls import histogram_figures
 from gateway.observe.counters import Counters
 from store.api import Store
 
@@ -38,7 +39,7 @@ class Devices:
         self._more_figures = more_figures
         self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
         ownership: ClientOwnership = self._joined or SINGLE_NODE
-        flusher = Flusher(asyncio.get_running_loop(), counters)
+        self._flusher = flusher = Flusher(asyncio.get_running_loop(), counters)
         self.router = Router(store.stats().log_end, flusher, store.wants)
         store.on_commit(self.router.deliver)
         self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership, others)
@@ -86,5 +87,6 @@ class Devices:
         return {
             **self.sessions.sys_topics.figures(),
             "connections": len(self.front.connections),
+            **histogram_figures("delivery", self._flusher.delivery_us),
             **self._more_figures(),
         }

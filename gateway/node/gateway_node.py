@@ -22,6 +22,7 @@ from gateway.node.rpc_server import RpcServer
 from gateway.node.services import RPC_STOP_S, rpc_server, warn_of_open_ports
 from gateway.node.store_tls import gateway_credentials
 from gateway.observe.counters import Counters, device_messages
+from gateway.observe.process_figures import process_figures
 from notify.event_receiver import EventReceiver
 from store.errors import StoreClosed
 from store.remote.client import RemoteStore
@@ -172,8 +173,10 @@ class GatewayNode:
 
     def _more_figures(self) -> dict[str, int]:
         figures = self._store.figures() if self._store is not None else {}
+        figures |= process_figures()
         if self._rpc is not None:
-            figures["service_calls"] = self._rpc.calls
+            figures["service_calls"] = self._rpc.calls.under_way
+            figures |= self._rpc.calls.figures()
             figures["service_logins_failed"] = self._authority.service_logins_failed["grpc"]
         return figures
 

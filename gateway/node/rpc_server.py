@@ -16,6 +16,7 @@ from gateway.management.grpc_api import handlers
 from gateway.management.surface import Management
 from gateway.net.descriptors import room_for_services
 from gateway.net.weighted import Weighted, in_any_order
+from gateway.observe.calls import Calls
 from gateway.rocketmq.access import refusal_reply
 from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
 from gateway.rocketmq.service import RocketService
@@ -65,12 +66,7 @@ class RpcServer:
         self._service: Service | None = None
         self._rocket: RocketService | None = None
         self._server: grpc.aio.Server | None = None
-        self._asking: Authenticating | None = None
-
-    @property
-    def calls(self) -> int:
-        """Number of calls under way."""
-        return self._asking.calls if self._asking is not None else 0
+        self.calls = Calls()
 
     @property
     def is_running(self) -> bool:
@@ -94,7 +90,7 @@ class RpcServer:
             self._store, self._limits, pull_turns, group_turns, lambda: in_any_order(self._services())
         )
         on_unsent = self._service.reply_unsent
-        self._asking = asking = Authenticating(self._callers, self._store, refusal_reply, self._limits, on_unsent)
+        asking = Authenticating(self._callers, self._store, refusal_reply, self._limits, on_unsent, self.calls)
         server = grpc.aio.server(
             interceptors=[asking],
             maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),

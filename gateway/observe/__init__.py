@@ -1,1 +1,1 @@
-"""Counters, and log lines of limited rate. Imports only `store.errors`."""
+"""Counters, figures of calls and of the process, and log lines of limited rate."""

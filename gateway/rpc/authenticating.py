@@ -1,8 +1,10 @@
 """A gRPC interceptor that authenticates the caller of each call and checks the caller's rights."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from inspect import isasyncgenfunction
+from time import monotonic_ns
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
 
@@ -13,6 +15,7 @@ from google.protobuf.message import DecodeError
 from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.mqtt.reasons import ReasonCode
+from gateway.observe.calls import Calls
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import LARGE, MANAGEMENT, ReplyBudgets
 from gateway.rpc.rights import PREFIX, Rights
@@ -26,6 +29,7 @@ _CODES: Final = {
     ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
+_BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 _UNIMPLEMENTED: Final = "this method is not implemented"
 _UNREADABLE: Final = object()  # stands for a request that cannot be parsed
 _SELF_CHECKING: Final = frozenset((PREFIX + "Consume",))  # streams that check requests and caller themselves
@@ -44,7 +48,13 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     native protocol. A service of another protocol checks `CALLER` itself, and `refusal_reply` makes its replies."""
 
     def __init__(
-        self, callers: Callers, store: Store, refusal_reply: RefusalReply, limits: RpcLimits, on_unsent: OnUnsent
+        self,
+        callers: Callers,
+        store: Store,
+        refusal_reply: RefusalReply,
+        limits: RpcLimits,
+        on_unsent: OnUnsent,
+        calls: Calls,
     ) -> None:
         self._callers = callers
         self._refusal_reply = refusal_reply
@@ -52,7 +62,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         self._budgets = ReplyBudgets(limits.max_unread_bytes)
         self._rights = Rights(store, limits.max_handles)
         self._handlers: dict[str, Handler] = {}  # by method
-        self.calls = 0  # in progress
+        self._calls = calls
 
     async def intercept_service(
         self,
@@ -98,7 +108,30 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
                 reply = await self._refuse(method, RequestError(grpc.StatusCode.UNIMPLEMENTED, _UNIMPLEMENTED), context)
             return reply
 
-        return call
+        async def timed(request: Any, context: Context) -> Any:
+            began = monotonic_ns()
+            with self._counting(method, context):
+                try:
+                    return await call(request, context)
+                finally:
+                    self._calls.time(method[1:], (monotonic_ns() - began) // 1000)
+
+        return timed
+
+    @contextmanager
+    def _counting(self, method: str, context: Context) -> Iterator[None]:
+        """Count a call by the code that it ends with."""
+        code = grpc.StatusCode.OK
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except BaseException:
+            code = _code_of(context)
+            raise
+        finally:
+            self._calls.count(method[1:], code.name)
 
     async def _require_still(self, caller: Caller, method: str, request: Any, reply: object) -> None:
         """Check the rights once more before the reply is sent: they may have changed during the call."""
@@ -113,31 +146,32 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             return _checked_requests(caller, requests, context) if checks_requests else requests
 
         async def write(requests: Any, context: Context) -> None:
-            try:
-                caller = await self._enter(method, requests, context)
-                await inner(checked(caller, requests, context), context)
-            except RequestError as refusal:
-                await _end(context, refusal.code, str(refusal))
-            except NotImplementedError:
-                await _end(context, grpc.StatusCode.UNIMPLEMENTED, _UNIMPLEMENTED)
+            with self._counting(method, context):
+                try:
+                    caller = await self._enter(method, requests, context)
+                    await inner(checked(caller, requests, context), context)
+                except RequestError as refusal:
+                    await _end(context, refusal.code, str(refusal))
+                except NotImplementedError:
+                    await _end(context, grpc.StatusCode.UNIMPLEMENTED, _UNIMPLEMENTED)
 
         async def generate(requests: Any, context: Context) -> AsyncIterator[Any]:
-            try:
-                caller = await self._enter(method, requests, context)
-                async with aclosing(inner(checked(caller, requests, context), context)) as replies:
-                    async for reply in replies:
-                        await self._rights.require(
-                            caller, method, requests
-                        )  # the rights may have changed during the call
-                        yield reply
-            except RequestError as refusal:
-                yield await self._refuse(method, refusal, context)
+            with self._counting(method, context):
+                try:
+                    caller = await self._enter(method, requests, context)
+                    async with aclosing(inner(checked(caller, requests, context), context)) as replies:
+                        async for reply in replies:
+                            # the rights may have changed during the call
+                            await self._rights.require(caller, method, requests)
+                            yield reply
+                except RequestError as refusal:
+                    yield await self._refuse(method, refusal, context)
 
         return generate if isasyncgenfunction(inner) else write
 
     async def _enter(self, method: str, request: Any, context: Context) -> Caller:
         """Authenticate the caller and check its rights. Raises `RequestError`."""
-        self.calls += 1
+        self._calls.under_way += 1
         context.add_done_callback(self._call_ended)
         caller = await self._authenticate(context)
         if request is _UNREADABLE:
@@ -150,7 +184,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         return caller
 
     def _call_ended(self, _: Context) -> None:
-        self.calls -= 1
+        self._calls.under_way -= 1
 
     async def _refuse(self, method: str, refusal: RequestError, context: Context) -> Any:
         """The reply that reports the refusal, if the protocol has one. Otherwise abort the call."""
@@ -193,6 +227,12 @@ def _safe(deserialize: Any) -> Callable[[bytes], Any]:
             return _UNREADABLE
 
     return read
+
+
+def _code_of(context: Context) -> grpc.StatusCode:
+    """The code of a call that ended with an exception: the one that it was aborted with."""
+    code = context.code()
+    return code if isinstance(code, grpc.StatusCode) else _BY_NUMBER.get(code, grpc.StatusCode.UNKNOWN)
 
 
 async def _end(context: "grpc.aio.ServicerContext[object, object]", code: grpc.StatusCode, text: str) -> NoReturn:

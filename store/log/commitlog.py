@@ -35,12 +35,14 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from queue import SimpleQueue
+from time import monotonic_ns
 from typing import Final
 
 from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, HEADER_SIZE, TRAILER_SIZE, Kind
 from store.api import Appended, Done
 from store.config import StoreConfig
 from store.errors import RecordInvalid, RecordTooLarge, StoreBusy, StoreClosed, StoreError, StoreFailed
+from store.histogram import LATENCIES_US, Histogram
 from store.log.flush_queue import FlushQueue, native_queue
 from store.log.wait_limit import WaitLimit
 from store.log.writer import PreparedWrite, SealedBatch, Writer
@@ -107,7 +109,7 @@ class PendingAppend:
 class Flush:
     """A flush, and what came of it. The loop gives it to the flush thread, and gets it back."""
 
-    __slots__ = ("appends", "batches", "error", "folded", "positions", "prepared")
+    __slots__ = ("appended_ns", "appends", "batches", "began_ns", "error", "folded", "positions", "prepared")
 
     def __init__(self, appends: list[PendingAppend], prepared: PreparedWrite | None = None) -> None:
         self.appends = appends  # none: a sync, or with batches a write that nobody waits for
@@ -116,6 +118,9 @@ class Flush:
         self.folded: int = 0  # of these batches
         self.positions: list[int] = []  # of all frames of all appends
         self.error: Exception | None = None
+        # For the histograms, of any clock; 0: it does not count.
+        self.appended_ns: int = 0  # when the oldest append came
+        self.began_ns: int = 0
 
 
 def _weight(appends: list[PendingAppend]) -> int:
@@ -186,6 +191,10 @@ class CommitLog:
         self._late_at = 0.0  # when appends without a waiting caller start a flush; 0: `_appends` has none
         self._idle: asyncio.Future[None] | None = None  # done when everything is flushed
         self._error: StoreError | None = None  # why appends are refused: closing, or failed
+        self._oldest_ns: int = 0  # when the first of `_appends` came
+        self._taken_ns: int = 0  # the same of the flush that started last
+        self.append_us = Histogram(LATENCIES_US)  # from the oldest append of each batch to the answers
+        self.flush_us = Histogram(LATENCIES_US)  # until each batch was on disk, or decided
         self.failed = False  # appends and checkpoints fail until a restart
         self.pending_bytes = 0  # accepted and not committed
         self.end = writer.position  # of the committed log
@@ -241,6 +250,8 @@ class CommitLog:
         error = self._error or refusal(frames, size, pending, self._max_pending, self._waits, self._max_record)
         if error is not None:
             return error
+        if not self._appends:
+            self._oldest_ns = monotonic_ns()
         self._appends.append(PendingAppend(frames, size, done, weight))
         self.pending_bytes = pending + size
         self._waiting_bytes += size
@@ -334,8 +345,11 @@ class CommitLog:
         self._flush_size = size
         self._last_count = _weight(appends)
         self._eager -= self._last_count
+        self._taken_ns = self._oldest_ns
         if not waiting:
             self._late_at = 0.0
+        else:
+            self._oldest_ns = monotonic_ns()
         self._in_flight = True
         self._hand_over(appends, size)
         if self._overdue_timer is None and self._waits.max_s:
@@ -346,7 +360,7 @@ class CommitLog:
         interpreter to write them, and waits for none."""
         prepared: PreparedWrite | None = None
         if self._decide is not None:
-            self._deciding = self._loop.create_task(self._hand_over_decided(Flush(appends), self._decide))
+            self._deciding = self._loop.create_task(self._hand_over_decided(self._timed(Flush(appends)), self._decide))
             return
         if size < SMALL:
             frames = appends[0].frames if len(appends) == 1 else [f for pending in appends for f in pending.frames]
@@ -354,12 +368,18 @@ class CommitLog:
                 prepared = self._writer.prepare(frames, size)
             except Exception:  # noqa: BLE001  the thread meets it again, and its appends are answered
                 prepared = None
-        flush = Flush(appends, prepared)
+        flush = self._timed(Flush(appends, prepared))
         if prepared is not None and self._direct is not None:
             self._writing = flush
             self._direct.write(prepared.fd, prepared.pages, prepared.offset)
         else:
             self._jobs.put(flush)
+
+    def _timed(self, flush: Flush) -> Flush:
+        """A flush that begins now, and counts in the histograms."""
+        flush.appended_ns = self._taken_ns
+        flush.began_ns = monotonic_ns()
+        return flush
 
     async def _hand_over_decided(self, flush: Flush, decide: Decide) -> None:
         """Seal a flush, have its batches decided, and give it to the flush thread then.
@@ -426,6 +446,8 @@ class CommitLog:
             return
         flush.error = error
         if error is None:
+            if flush.began_ns:
+                self.flush_us.add((monotonic_ns() - flush.began_ns) // 1000)
             if flush.prepared is not None:
                 self._writer.complete(flush.prepared)
                 flush.batches.append(flush.prepared.batch)
@@ -490,6 +512,8 @@ class CommitLog:
             own = positions if count == len(positions) else positions[at : at + count]
             at += count
             self._answer(pending, error, own, store_time)
+        if flush.appended_ns and error is None:
+            self.append_us.add((monotonic_ns() - flush.appended_ns) // 1000)
 
     def _answer(
         self, pending: PendingAppend, error: StoreError | None, positions: Sequence[int] = (), store_time: int = 0

@@ -9,8 +9,8 @@ from gateway.node.node import Node
 from tests.waiting import patience
 
 
-async def scrape(node: Node) -> str:
-    address = f"http://127.0.0.1:{node.ports.http}/metrics"
+async def scrape(node: Node, path: str = "/metrics") -> str:
+    address = f"http://127.0.0.1:{node.ports.http}{path}"
     async with aiohttp.ClientSession() as session, session.get(address) as answer:
         assert answer.status == 200
         return await answer.text()
