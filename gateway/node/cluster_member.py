@@ -79,10 +79,10 @@ class ClusterMember:
         claim = self._store.leader
         if claim is None:
             return "", self.trouble() or "it begins to lead"
-        if claim.node == self._name:
-            return "", "it begins to lead"
         if self.standby():
             return "", self.standby()
+        if claim.node == self._name:
+            return "", "it begins to lead"
         return claim.address, f"node {claim.node} leads"
 
     def standby(self) -> str:
@@ -257,7 +257,8 @@ class ClusterMember:
                 while (leader := self._store.leader) is None or leader.site != self._site:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         if leader is None or leader.site != self._site:
-            raise StoreError(f"{_name_of(self._site)} has not got the log yet: {self.trouble()}; the order stands")
+            order = "; the order stands" if self._store.is_promoting else ""
+            raise StoreError(f"{_name_of(self._site)} has not got the log: {self.trouble()}{order}")
         return pb.PromoteSiteReply(leader=leader.node)
 
     async def change_leader(self, request: pb.ChangeLeaderRequest, _manager: Manager) -> pb.ChangeLeaderReply:

@@ -162,12 +162,14 @@ def _drain(arguments: Arguments) -> int:
     while arguments.wait:
         status = status_of(management.ask(arguments, "GetCluster", pb.GetClusterRequest(), pb.ClusterStatus))
         clients = clients_of(status, arguments.node)
+        if any(each["node"] == arguments.node and each["standby"] for each in (status, *status["others"])):
+            break  # it serves no devices
         if clients is not None and clients["is_known"] and not clients["devices"] + clients["service_calls"]:
             break
         if told != (told := _counted(clients)) and not arguments.json:
             print(f"node {arguments.node}: {told}", file=sys.stderr)
         if monotonic() > until:
-            raise CommandError(f"node {arguments.node} is drained, and still has {told}")
+            raise CommandError(f"node {arguments.node} is drained; its clients: {told}")
         sleep(0.5)
     text = f"node {arguments.node} is drained" + (", and can be stopped" if arguments.wait else "")
     print_result(arguments, {"node": arguments.node, "drained": True}, text)

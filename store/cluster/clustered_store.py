@@ -67,7 +67,8 @@ class ClusteredStore:
     def __init__(self, path: Path, config: StoreConfig, cluster: ClusteredStoreConfig) -> None:
         self.path = path
         self.role = Role.FOLLOWER
-        self.leader: LeaderClaim | None = None  # who leads, if that is known
+        # Who leads, if that is known; while another site has the log, who led last.
+        self.leader: LeaderClaim | None = None
         self._config = config
         self._cluster = cluster
         self._listeners: list[OnRole] = []
@@ -175,6 +176,11 @@ class ClusteredStore:
         if self._member is None:
             raise NotLeading("this node does not reach the shared log yet")
         self._member.promote()
+
+    @property
+    def is_promoting(self) -> bool:
+        """Whether `promote` is still to take effect."""
+        return self._member is not None and self._member.is_promoting
 
     async def digest(self, position: int | None = None) -> tuple[int, bytes]:
         """A position of the log, and the digest of the views there (`store.views.digest`): by default this node's end.

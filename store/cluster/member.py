@@ -132,6 +132,11 @@ class Member:
             raise NotLeading("this node does not lead")
         await self._leadership.hand_over(to)
 
+    @property
+    def is_promoting(self) -> bool:
+        """Whether this node is to claim the log for its site, and has not yet."""
+        return self._is_promoting
+
     def promote(self) -> None:
         """Claim the log for the site of this node, as soon as this node has read all of it, if another site has it."""
         self._is_promoting = stands_by(self._replica.history, self._config.site)
@@ -299,6 +304,8 @@ class Member:
     def _tell_follower(self) -> None:
         history = self._replica.history
         known = history.leader is not None and not history.handed_to and not self._is_own(history.leader)
+        # Who led last says which site has the log, whether or not anybody leads there now.
+        known |= stands_by(history, self._config.site)
         self._tell(Role.FOLLOWER, history.leader if known else None)
 
     def _tell(self, role: Role, leader: LeaderClaim | None) -> None:

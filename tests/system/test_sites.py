@@ -40,6 +40,11 @@ def configure(node: ClusterNode, site: str) -> None:
     path.write_text(f"{text}\n[mqtt]\nserver_reference = '{REFERENCE.decode()}'\n")
 
 
+def rename_site(node: ClusterNode, old: str, new: str) -> None:
+    path = Path(node.flags[1])
+    path.write_text(path.read_text().replace(f"site = '{old}'", f"site = '{new}'"))
+
+
 async def is_refused(node: ClusterNode) -> bool:
     """Whether devices are sent elsewhere. False if they are served, or the gateway starts again."""
     try:
@@ -146,8 +151,26 @@ async def test_a_site_that_stands_by_serves_reads(nodes: list[ClusterNode]) -> N
         assert (await device.expect(CONNACK)).body == b"\x00\x03"
     status = await asyncio.to_thread(n3.command_output, "cluster", "status")
     assert "site a has the log, and site b stands by" in status
+    drained = await asyncio.to_thread(n3.command_output, "cluster", "drain", "n3")
+    assert drained == "node n3 is drained, and can be stopped\n", "it has no devices that anybody would wait for"
     shown = await asyncio.to_thread(n3.command_output, "show", "topics")
     assert "work" in shown
+
+
+async def test_a_node_whose_site_has_another_name_stands_by_and_is_promoted(tmp_path: Path) -> None:
+    """The newest claim is its own."""
+    node = ClusterNode(tmp_path / "n1", f"file://{tmp_path}/shared", "")
+    configure(node, "a")
+    await asyncio.to_thread(node.start)
+    try:
+        await asyncio.to_thread(node.stop)
+        rename_site(node, "a", "c")
+        await asyncio.to_thread(node.start)
+        await stands_by(node, "a")
+        assert await asyncio.to_thread(node.command_output, "cluster", "promote") == "node n1 leads\n"
+    finally:
+        if node.process is not None:
+            node.kill_all()
 
 
 async def test_a_replica_of_the_engine_is_promoted(tmp_path: Path) -> None:

@@ -154,6 +154,44 @@ def test_an_order_to_promote_a_site_is_over_when_the_site_has_the_log(play: Play
     play(scenario)
 
 
+def test_nodes_know_which_site_has_the_log_though_nobody_leads(play: Play):
+    async def scenario(cluster: Cluster) -> None:
+        first, second, third = await start_sites(cluster)
+        await first.member.hand_over("n9")
+        first.kill()
+        third.kill()
+        third.leader = None
+        third.start()
+        await asyncio.sleep(SOON_S)
+        for node in (second, third):
+            assert node.leader is not None
+            assert (node.leader.node, node.leader.site) == (first.name, "a")
+        first.start()
+        await asyncio.sleep(FAILOVER_S)
+        assert leaders(cluster) == [first]
+
+    play(scenario)
+
+
+def test_a_node_whose_site_has_another_name_stands_by(play: Play):
+    """Although the newest claim is its own."""
+
+    async def scenario(cluster: Cluster) -> None:
+        first, _, _ = await start_sites(cluster)
+        first.kill()
+        first.site, first.leader = "c", None
+        first.start()
+        await asyncio.sleep(10 * LEADER_TIMEOUT_S)
+        assert not leaders(cluster)
+        assert first.leader is not None
+        assert (first.leader.node, first.leader.site) == (first.name, "a")
+        first.promote()
+        await asyncio.sleep(SOON_S)
+        assert leaders(cluster) == [first]
+
+    play(scenario)
+
+
 def test_a_leader_hands_over_to_another_site(play: Play):
     async def scenario(cluster: Cluster) -> None:
         first, second, _ = await start_sites(cluster)

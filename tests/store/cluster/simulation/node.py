@@ -37,6 +37,7 @@ class Node:
         self.kept: StoreDisk | None = None  # of the real store, if the cluster has those
         self.alive = False
         self.role = Role.FOLLOWER
+        self.leader: LeaderClaim | None = None  # as it was told
         self.stopped_by: StoreError | None = None
         self.process: Process
         self.member: Member
@@ -157,7 +158,7 @@ class Node:
         """A process does not see others of its name."""
 
     def _on_role(self, role: Role, leader: LeaderClaim | None) -> None:
-        self.role = role
+        self.role, self.leader = role, leader
         if role is Role.LEADER:
             self._cluster.counts["leaders"] += 1
             assert leader is not None and leader.node == self.name
