@@ -20,6 +20,7 @@ from store.cluster.member import NodeNameTaken, NotLeading, Role
 from store.cluster.shared_log import SharedLogUnavailable
 from store.cluster.slot import LeaderClaim
 from store.errors import StoreClosed, StoreError
+from store.remote.connection import Tls
 from store.remote.status import ask_status, ask_to_drain
 
 _LOOK_S: Final = 0.5  # between two looks whether a new slot came
@@ -47,15 +48,15 @@ class ClusterMember:
         name: str,
         address: str,
         nodes: Callable[[], list[str]],
-        credentials: Callable[[], grpc.ChannelCredentials] | None,
+        tls: Tls | None,
         drain: Callable[[DrainOrder | None], None],
         site: str,
     ) -> None:
         """address: of this node's store, as other nodes reach it. nodes: those that this node knows of others.
-        credentials: to ask other nodes. drain: has the clients of this node sent to other nodes, or served again."""
+        tls: to ask other nodes. drain: has the clients of this node sent to other nodes, or served again."""
         self._address = address
         self._nodes = nodes
-        self._credentials = credentials
+        self._tls = tls
         self._store = store
         self._name = name
         self._process = secrets.token_hex(8)  # random name of this one
@@ -201,7 +202,7 @@ class ClusterMember:
 
     async def _ask(self, address: str) -> dict[str, Any]:
         try:
-            about: dict[str, Any] = json.loads(await ask_status(address, self._credentials))
+            about: dict[str, Any] = json.loads(await ask_status(address, self._tls))
         except (StoreClosed, ValueError) as error:
             return {"address": address, "trouble": str(error)}
         return about
@@ -225,7 +226,7 @@ class ClusterMember:
             return
         for other in await self._ask_others():
             if other.get("node") == node:
-                await ask_to_drain(str(other["address"]), self._credentials, body)
+                await ask_to_drain(str(other["address"]), self._tls, body)
                 return
         raise _wrong(f"no node {node} answers")
 

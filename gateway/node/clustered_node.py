@@ -29,7 +29,7 @@ from gateway.node.cluster_member import ClusterMember, DrainOrder
 from gateway.node.ports import Ports
 from gateway.node.served_store import ServedStore
 from gateway.node.services import manager_of, rpc_limits, warn_of_open_ports
-from gateway.node.store_tls import gateway_credentials, store_credentials
+from gateway.node.store_tls import gateway_tls, store_tls
 from store.api import Store
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.cluster.member import Role
@@ -81,12 +81,12 @@ class ClusteredStoreNode:
             cluster.snapshot_bytes,
             cluster.site,
         )
-        credentials = gateway_credentials(config.split)
+        tls = gateway_tls(config.split)
         self._store = store = await ClusteredStore.open(config.data_dir, store_config(config), about)
         store.on_role(self._on_role)
         store.before_close(self._wait_for_fronts)
         self._member = member = ClusterMember(
-            store, cluster.name, cluster.address, self._nodes, credentials, self._drain, cluster.site
+            store, cluster.name, cluster.address, self._nodes, tls, self._drain, cluster.site
         )
         store.meet(member.check_name)
         self._listener = StoreListener(RemoteConfig(), member.leader, member.status, member.carry_out)
@@ -100,7 +100,7 @@ class ClusteredStoreNode:
             http = await self._http.start(config.http_host, config.http.port)
             await warn_of_open_ports(config, -1, http)
             await self._listener.open(config.split.listen)
-            await self._listener.open(cluster.listen, store_credentials(config.split))
+            await self._listener.open(cluster.listen, store_tls(config.split))
         except BaseException:
             await self._close()
             raise

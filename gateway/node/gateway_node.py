@@ -20,7 +20,7 @@ from gateway.node.draining import Draining
 from gateway.node.ports import Ports
 from gateway.node.rpc_server import RpcServer
 from gateway.node.services import RPC_STOP_S, rpc_server, warn_of_open_ports
-from gateway.node.store_tls import gateway_credentials
+from gateway.node.store_tls import gateway_tls
 from gateway.observe.counters import Counters, device_messages
 from gateway.observe.process_figures import process_figures
 from notify.event_receiver import EventReceiver
@@ -58,7 +58,7 @@ class GatewayNode:
         config = self.config
         name = gateway_name(config.split.place)
         settings = RemoteConfig(grace_s=config.split.grace_s, silence_s=_silence_s(config))
-        routed, credentials = config.split.notify == "routed", gateway_credentials(config.split)
+        routed, tls = config.split.notify == "routed", gateway_tls(config.split)
         cluster, own_store = config.cluster, config.split.store[0] if config.cluster.log else ""
         node = NodeFacts(cluster.address, config.grpc.advertise, config.mqtt.advertise, cluster.weight)
         await check_host(config.host)
@@ -71,7 +71,7 @@ class GatewayNode:
             store = await StandbyStore.open(own_store, standby)
         else:
             store = await RemoteStore.open(
-                config.split.store, name.decode(), EventReceiver(), settings, routed, credentials, node, own_store
+                config.split.store, name.decode(), EventReceiver(), settings, routed, tls, node, own_store
             )
             store.on_lost(self.ended.set)
         self._store = store

@@ -8,7 +8,7 @@ from gateway.net.bind import check_host
 from gateway.node.ports import Ports
 from gateway.node.served_store import ServedStore
 from gateway.node.services import Services
-from gateway.node.store_tls import store_credentials
+from gateway.node.store_tls import store_tls
 from store.api import Commit
 from store.commit_listeners import MESSAGES
 from store.engine import Engine
@@ -42,7 +42,7 @@ class StoreNode:
             await served.begin()
             grpc, http = await self._services.start()
             served.serve(self._listener)
-            port = await self._listener.open(config.split.listen, store_credentials(config.split))
+            port = await self._listener.open(config.split.listen, store_tls(config.split))
             place = config.split.listen
             if not place.startswith("unix:"):
                 place = f"{place.rpartition(':')[0]}:{port}"

@@ -4,30 +4,31 @@ The store reads changed files at each handshake, a gateway when it reconnects.
 """
 
 import logging
-from collections.abc import Callable
-from pathlib import Path
-
-import grpc
+import ssl
 
 from gateway.config.split import SplitConfig
-from gateway.net.tls import TlsError
-from gateway.rpc.certificates import RpcCertificates
+from gateway.net.tls import TlsError, single_certificate
+from store.remote.connection import Tls
 
 log = logging.getLogger(__name__)
 
 
-def store_credentials(split: SplitConfig) -> grpc.ServerCredentials | None:
-    """Credentials of the store's port. None: no TLS. Raises TlsError."""
+def store_tls(split: SplitConfig) -> Tls | None:
+    """Return a function that makes the context for each handshake of the store. None: no TLS. Raises TlsError."""
     if not split.certificate:
         return None
-    return RpcCertificates("the port for gateways", split.certificate, split.key, split.ca).credentials()
+    certificates = single_certificate("for gateways", "mqtts", split.certificate, split.key, split.ca)
+
+    def context() -> ssl.SSLContext:
+        certificates.reload(forced=False)
+        return certificates.context
+
+    return context
 
 
-def gateway_credentials(split: SplitConfig) -> Callable[[], grpc.ChannelCredentials] | None:
-    """Return a function that makes the credentials for each connection of a gateway. None: no TLS. Raises TlsError."""
-    if not split.certificate:
-        return None
-    return _GatewayFiles(split).credentials
+def gateway_tls(split: SplitConfig) -> Tls | None:
+    """Return a function that makes the context for each connection of a gateway. None: no TLS. Raises TlsError."""
+    return _GatewayFiles(split).context if split.certificate else None
 
 
 class _GatewayFiles:
@@ -35,21 +36,25 @@ class _GatewayFiles:
 
     def __init__(self, split: SplitConfig) -> None:
         """Raises TlsError."""
-        RpcCertificates("the gateway", split.certificate, split.key, split.ca)  # reports what is wrong with the files
-        self._paths = [Path(path) for path in (split.ca, split.key, split.certificate)]
+        self._split = split
         self._last = self._read()
 
-    def credentials(self) -> grpc.ChannelCredentials:
-        """Credentials from the current files, or from the last ones that could be read."""
+    def context(self) -> ssl.SSLContext:
+        """The context from the current files, or from the last ones that could be used."""
         try:
             self._last = self._read()
         except TlsError as error:
             log.error("the gateway goes on with its old certificates: %s", error)
-        return grpc.ssl_channel_credentials(*self._last)
+        return self._last
 
-    def _read(self) -> tuple[bytes, bytes, bytes]:
+    def _read(self) -> ssl.SSLContext:
+        split = self._split
+        single_certificate("the gateway", "mqtts", split.certificate, split.key, split.ca)  # says what is wrong
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it checks the name of the store
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            ca, key, certificate = (path.read_bytes() for path in self._paths)
-        except OSError as error:
-            raise TlsError(f"cannot read {error.filename}: {error.strerror}") from error
-        return ca, key, certificate
+            context.load_cert_chain(split.certificate, split.key)
+            context.load_verify_locations(split.ca)
+        except OSError as error:  # also ssl.SSLError: the files have changed meanwhile
+            raise TlsError(f"cannot use {split.certificate}, {split.key} and {split.ca}: {error}") from error
+        return context

@@ -1,28 +1,26 @@
 """Bulk reads of a gateway: reads that may return megabytes and need no order.
 
-Each is a gRPC call of its own, over a connection of its own, so that outcomes and commits on the link do not wait
+Each is a request of its own, over a second connection, so that outcomes and commits on the link do not wait
 behind them. While that connection is not there, they are asked over the link, which waits for the store.
 
 At a node of a cluster that does not lead, the node's own copy of the log is asked first (`own_copy`).
 
-A request has the gateway's producer in its metadata. Its body is the number of a method (u8) and the arguments in
-MessagePack. An answer is 1 (u8) and the result in MessagePack, or 0 and the error.
+A request is the gateway's producer and a question, in MessagePack; the question is the number of a method (u8) and the
+arguments in MessagePack. An answer is 1 (u8) and the result in MessagePack, or 0 and the error.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import grpc
-import grpc.aio
 import msgspec
 
 from store.remote.calls import Method, RemoteCalls, encode
 from store.remote.faults import RemoteFault, error_of
+from store.remote.frames import FrameKind
 from store.remote.own_copy import OwnCopy
-from store.remote.wire import READ
+from store.remote.requests import Refused, Requester
 
-PRODUCER: Final = "sluice-producer-bin"  # metadata of a request
 _decode_fault: Final = msgspec.msgpack.Decoder(RemoteFault).decode
 
 Ask = Callable[[Method, tuple[object, ...]], Awaitable[object]]
@@ -37,16 +35,18 @@ class RemoteBulkReads(RemoteCalls):
         self._copy = copy
         self._is_beside = False  # the store is that of this gateway's own node
         self._room = asyncio.Semaphore(limit)
-        self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] | None = None
+        self._requester: Requester | None = None
         self._producer = b""
 
-    def attach(self, channel: grpc.aio.Channel, producer: bytes, *, is_beside: bool) -> None:
-        """Use a connection to the store. is_beside: it is that of this gateway's own node."""
-        self._call, self._producer, self._is_beside = channel.unary_unary(READ, None, None), producer, is_beside
+    def attach(self, requester: Requester, producer: bytes, *, is_beside: bool) -> None:
+        """Ask a store. is_beside: it is that of this gateway's own node."""
+        self._requester, self._producer, self._is_beside = requester, producer, is_beside
 
     def detach(self) -> None:
-        """The connection is about to be closed."""
-        self._call = None
+        """Close the connection."""
+        if self._requester is not None:
+            self._requester.close()
+            self._requester = None
 
     async def _ask(self, method: Method, arguments: tuple[object, ...]) -> object:
         async with self._room:
@@ -64,14 +64,9 @@ class RemoteBulkReads(RemoteCalls):
 
     async def _read(self, body: bytes) -> bytes | None:
         """The answer; None if the store cannot be reached this way."""
-        if self._call is None:
+        if self._requester is None:
             return None
         try:
-            return await self._call(body, metadata=((PRODUCER, self._producer),))
-        except grpc.aio.AioRpcError:
+            return await self._requester.ask(FrameKind.READ, encode((self._producer, body)))
+        except (OSError, Refused):
             return None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            return None  # the connection was closed

@@ -22,8 +22,6 @@ from functools import partial
 from math import inf
 from typing import Any, Final, Protocol, cast
 
-import grpc
-import grpc.aio
 import msgspec
 
 from store.api import (
@@ -47,16 +45,16 @@ from store.remote.appends import SEQUENCE, Appends
 from store.remote.bulk import RemoteBulkReads
 from store.remote.calls import POP, Method, RemoteCalls, encode
 from store.remote.config import RemoteConfig
+from store.remote.connection import Tls, connect
 from store.remote.faults import RemoteFault, error_of
 from store.remote.hand_overs import HandOvers
 from store.remote.link import Link, LinkBroken
 from store.remote.own_copy import OwnCopy
 from store.remote.questions import Questions
+from store.remote.requests import Requester
 from store.remote.stream import Stream
 from store.remote.wants import RemoteWants
 from store.remote.wire import (
-    CHANNEL_OPTIONS,
-    METHOD,
     VERSION,
     Hello,
     Item,
@@ -69,17 +67,8 @@ from store.remote.wire import (
 
 log = logging.getLogger(__name__)
 
-Credentials = Callable[[], grpc.ChannelCredentials]
-
 _FIRST_PAUSE_S: Final = 0.02
 _LEAVING_S: Final = 2.0  # limit for sending the rest when closing
-_OPTIONS: Final = (
-    *CHANNEL_OPTIONS,
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.use_local_subchannel_pool", 1),
-)
 _decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode
 _decode_stats: Final = msgspec.msgpack.Decoder(StoreStats).decode
 _decode_held: Final = msgspec.msgpack.Decoder(list[HeldMessage]).decode
@@ -121,7 +110,7 @@ class RemoteStore(RemoteCalls):
         receiver: CommitReceiver,
         config: RemoteConfig,
         routed: bool,
-        credentials: Credentials | None = None,
+        tls: Tls | None = None,
         node: NodeFacts = _NO_NODE,
         copy: str = "",
     ) -> None:
@@ -140,7 +129,7 @@ class RemoteStore(RemoteCalls):
         self._event_receiver = receiver
         self._config = config
         self._routed = routed
-        self._credentials = credentials
+        self._tls = tls
         self._trouble = ""  # why the store cannot be reached
         self._refusals = 0  # by stores of the list, before the first one served
         self._loop = asyncio.get_running_loop()
@@ -178,21 +167,21 @@ class RemoteStore(RemoteCalls):
         receiver: CommitReceiver,
         config: RemoteConfig | None = None,
         routed: bool = True,
-        credentials: Credentials | None = None,
+        tls: Tls | None = None,
         node: NodeFacts = _NO_NODE,
         copy: str = "",
     ) -> "RemoteStore":
         """Connect to the store as the gateway of this name.
 
         `address`: `host:port` or `unix:path`, or a list of them, where nodes with one log are; the one that leads
-        serves. `routed`: receive only commits that match watched filters. `credentials` is called for the TLS
-        credentials of each connection over TCP. `node`: what all gateways hear of the node of this one. `copy`: where
+        serves. `routed`: receive only commits that match watched filters. `tls` is called for the
+        context of each connection over TCP. `node`: what all gateways hear of the node of this one. `copy`: where
         this gateway reaches the store of its own node, on the same machine, which answers bulk reads while another node
         leads. Raises `StoreClosed` when the store cannot be reached in the grace time, or refuses to serve this
         gateway.
         """
         addresses = Addresses([address] if isinstance(address, str) else address)
-        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, credentials, node, copy)
+        store = cls(addresses, gateway, receiver, config or RemoteConfig(), routed, tls, node, copy)
         store._part()
         store._running = store._loop.create_task(store._run())
         try:
@@ -223,7 +212,7 @@ class RemoteStore(RemoteCalls):
         if self.wants is not None:
             self.wants.stop()
         if self._copy is not None:
-            await self._copy.close()
+            self._copy.close()
         self._fail(StoreClosed("the store is closed"))
 
     # --- store.api.Store
@@ -323,8 +312,7 @@ class RemoteStore(RemoteCalls):
             before = self.reconnects
             try:
                 await self._handle_items()
-                async with self._channel() as channel, self._channel() as second:
-                    await self._connect(channel, second)
+                await self._connect()
             except NotServed as error:
                 self._refused(error)
                 self._addresses.failed()
@@ -334,13 +322,7 @@ class RemoteStore(RemoteCalls):
                 if not self._trouble:
                     log.warning("%s. It is asked again", referred)
                 self._trouble = str(referred)
-            except (
-                grpc.aio.AioRpcError,
-                OSError,
-                LinkBroken,
-                msgspec.MsgspecError,
-                asyncio.InvalidStateError,
-            ) as error:
+            except (OSError, LinkBroken, msgspec.MsgspecError) as error:
                 was_connected = before != self.reconnects
                 self._troubled(was_connected, _words(error))
                 if not was_connected:
@@ -351,12 +333,6 @@ class RemoteStore(RemoteCalls):
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, self._config.longest_pause_s)
                 self._addresses.paused()
-
-    def _channel(self) -> grpc.aio.Channel:
-        address = self._addresses.current
-        if self._credentials is None or address.startswith("unix:"):
-            return grpc.aio.insecure_channel(address, options=_OPTIONS)
-        return grpc.aio.secure_channel(address, self._credentials(), options=_OPTIONS)
 
     def _refused(self, error: NotServed) -> None:
         """Log why a store serves no gateway, or not this one. Before any has served, all of the list may refuse."""
@@ -376,29 +352,35 @@ class RemoteStore(RemoteCalls):
             log.warning("the store at %s cannot be reached, and is tried again: %s", self._addresses.current, why)
         self._trouble = why
 
-    async def _connect(self, channel: grpc.aio.Channel, second: grpc.aio.Channel) -> None:
-        """Open a stream and serve it until it breaks. second: for bulk reads."""
-        call = channel.stream_stream(METHOD, None, None)(None)
+    async def _connect(self) -> None:
+        """Open a stream and serve it until it breaks."""
+        address = self._addresses.current
+        async with asyncio.timeout(self._config.silence_s):
+            connection = await connect(address, self._tls)
         try:
             async with asyncio.timeout(self._config.silence_s):
-                await call.write(encode(self._hello()))
-                first = await call.read()
-            if not isinstance(first, bytes):
-                raise OSError("the store ended the stream")
+                await connection.write_message(encode(self._hello()))
+                first = await connection.read_message()
+            if first is None:
+                raise OSError("the store closed the connection")
             if wrong := refusal(first):
                 raise NotServed(f"the store at {self._addresses.current} is of another version: {wrong}")
             await self._welcomed(_decode_welcome(first))
-            stream = self._stream = Stream(self._link, self._config, call.read, call.write, self._handle_message)
+            stream = self._stream = Stream(
+                self._link, self._config, connection.read_message, connection.write_message, self._handle_message
+            )
             self.is_connected = True
-            self.bulk.attach(second, self._producer, is_beside=self._addresses.current in self._beside)
+            self.bulk.attach(Requester(address, self._tls), self._producer, is_beside=address in self._beside)
             self._trouble = ""
             self._note_address()
             self.reconnects += 1
             fault = await stream.run()
+            if fault is None and not self._closing:
+                fault = OSError("the store closed the connection")
             if fault is not None:
                 raise fault
         finally:
-            call.cancel()
+            connection.close()
             self._stream = None
             self.bulk.detach()
             if self.is_connected:
@@ -579,4 +561,4 @@ def _unreadable(error: Exception) -> LinkBroken:
 def _words(error: BaseException) -> str:
     if type(error) is TimeoutError and not error.args:
         return "it does not answer"
-    return str(error.details() if isinstance(error, grpc.aio.AioRpcError) else error) or type(error).__name__
+    return str(error) or type(error).__name__

@@ -5,7 +5,7 @@ The rules of the file:
 * Each item arrives once and in order while both sides have the link. A message is kept until the other side
   acknowledges it, and is sent again over the next stream.
 * Memory is bounded: no message is sent while more than a window is kept. The callers of `put` bound the waiting items.
-* All waiting items are sent as one message, because a gRPC message has a fixed cost.
+* All waiting items are sent as one message, because a message has a fixed cost.
 """
 
 from collections import deque

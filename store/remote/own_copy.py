@@ -1,18 +1,17 @@
-"""The copy of the log that a gateway's own node has. See `store.remote.copy_reads` for what it answers."""
+"""The copy of the log that a gateway's own node has. See `store.remote.copy_reads` for what it answers.
+
+A request is the opening of the log that the gateway is attached to, the position up to which it knows the log, and the
+question of a bulk read (`store.remote.bulk`), in MessagePack.
+"""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
-import grpc
-import grpc.aio
-
-from store.remote.calls import FETCH, READ, Method
+from store.remote.calls import FETCH, READ, Method, encode
 from store.remote.copy_reads import NO_ANSWER
-from store.remote.wire import CHANNEL_OPTIONS, READ_COPY
-
-OPENING: Final = "sluice-opening"  # metadata of a request
-POSITION: Final = "sluice-position"
+from store.remote.frames import FrameKind
+from store.remote.requests import Refused, Requester
 
 _ANSWER_S: Final = 2.0  # for the copy to answer
 _FIRST_AWAY_S: Final = 1.0  # a copy that cannot be read is left alone for this time, then twice as long, …
@@ -28,11 +27,9 @@ class OwnCopy:
     and the position up to which it knows the log."""
 
     def __init__(self, address: str, knows: Callable[[], tuple[str, int]]) -> None:
-        self._address = address
+        self._requester = Requester(address)
         self._knows = knows
         self._loop = asyncio.get_running_loop()
-        self._channel: grpc.aio.Channel | None = None
-        self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
         self._away_s = _FIRST_AWAY_S
         self._away_until = 0.0
         # Where the copy had no answer, by queue, and when that was: readers at the end ask the leader at once.
@@ -45,13 +42,10 @@ class OwnCopy:
         opening, position = self._knows()
         if place is None or not opening or self._loop.time() < self._away_until or self._ends_at(place):
             return None
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS)
-            self._call = self._channel.unary_unary(READ_COPY, None, None)
         try:
-            known = ((OPENING, opening), (POSITION, str(position)))
-            answer: bytes = await self._call(body, metadata=known, timeout=_ANSWER_S)
-        except grpc.aio.AioRpcError:
+            async with asyncio.timeout(_ANSWER_S):
+                answer = await self._requester.ask(FrameKind.READ_COPY, encode((opening, position, body)))
+        except (OSError, Refused):
             self._away_until = self._loop.time() + self._away_s
             self._away_s = min(2 * self._away_s, _LONGEST_AWAY_S)
             return None
@@ -62,9 +56,8 @@ class OwnCopy:
         self.answers += 1
         return answer
 
-    async def close(self) -> None:
-        if self._channel is not None:
-            await self._channel.close(None)
+    def close(self) -> None:
+        self._requester.close()
 
     def _ends_at(self, place: Place) -> bool:
         offset, until = self._ends.get(place[0], (0, 0.0))

@@ -1,4 +1,4 @@
-"""Serves an engine to gateways in other processes: one gRPC stream each.
+"""Serves an engine to gateways in other processes: one connection each.
 
 A gateway whose stream breaks may come back within the grace time and continues. After that it is gone: its committed
 appends stay in the log, and it cannot append any more.
@@ -10,20 +10,20 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Final
 
-import grpc
-
 from store import control
 from store.api import Appended, HeldMessage
 from store.engine import Engine
 from store.errors import StoreError
 from store.producer_progress import is_gateway
 from store.remote.attached import Attached, Feeds
-from store.remote.bulk import PRODUCER
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
+from store.remote.connection import Connection, Tls
+from store.remote.frames import MAX_FRAME
 from store.remote.link import LinkBroken
-from store.remote.listener import Context, StoreListener
+from store.remote.listener import StoreListener
 from store.remote.moved_producers import MovedProducers
+from store.remote.requests import Refused
 from store.remote.stream import Stream
 from store.remote.wire import VERSION, Hello, NodeFacts, Verdict, Welcome
 
@@ -74,14 +74,14 @@ class StoreServer:
             gateway.has_left = True
             self._give_up(gateway)
 
-    async def start(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
-        """Listen on `host:port` (port 0: any free port) or `unix:path`; with `credentials` over TLS.
+    async def start(self, address: str, tls: Tls | None = None) -> int:
+        """Listen on `host:port` (port 0: any free port) or `unix:path`; with `tls` over TLS.
 
         Returns the port. Raises OSError when the address is in use.
         """
         listener = StoreListener(self._config)
         listener.serve(self)
-        port = await listener.open(address, credentials)
+        port = await listener.open(address, tls)
         self._listener = listener
         self.begin()
         return port
@@ -116,7 +116,7 @@ class StoreServer:
 
     # --- gateways
 
-    async def attach(self, hello: Hello, context: Context) -> None:
+    async def attach(self, hello: Hello, connection: Connection) -> None:
         """Serve the gateway of a greeting until its stream breaks."""
         if self._has_stopped():
             return
@@ -124,9 +124,11 @@ class StoreServer:
             await self._begin_producer(hello)
         except StoreError as error:
             if not self._has_stopped():
-                await context.write(encode(self._welcome(Verdict.REFUSED, str(error))))
+                connection.post_message(encode(self._welcome(Verdict.REFUSED, str(error))))
             return
         async with self._finding:  # one at a time: a gateway without an answer asks again over another stream
+            if connection.is_lost:
+                return
             try:
                 gateway, welcome = await self._find(hello)
             except StoreError as error:
@@ -135,11 +137,11 @@ class StoreServer:
                 if gateway is not None:
                     self._forget(gateway)
                 return
-            stream = None if gateway is None else self._begin(gateway, context)
+            stream = None if gateway is None else self._begin(gateway, connection)
         if gateway is None or stream is None:
-            await context.write(encode(welcome))
+            connection.post_message(encode(welcome))
         else:
-            await self._carry(gateway, stream, welcome, context)
+            await self._carry(gateway, stream, welcome, connection)
 
     async def _begin_producer(self, hello: Hello) -> None:
         """Record the beginning of a new gateway. A slow disk can take longer than a gateway waits for an answer: the
@@ -164,16 +166,15 @@ class StoreServer:
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the greeting may have been called off
 
-    async def read(self, body: bytes, context: Context) -> bytes:
-        """Answer a bulk read of an attached gateway."""
-        producer = dict(context.invocation_metadata() or ()).get(PRODUCER)
-        gateway = self.gateways.get(producer) if isinstance(producer, bytes) else None
+    async def read(self, producer: bytes, body: bytes) -> bytes:
+        """Answer a bulk read of an attached gateway. Raises `Refused`."""
+        gateway = self.gateways.get(producer)
         if gateway is None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no gateway of this name is attached")
+            raise Refused("no gateway of this name is attached")
         try:
             return await gateway.read(body)
         except LinkBroken as broken:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(broken))
+            raise Refused(str(broken)) from broken
 
     async def _find(self, hello: Hello) -> tuple[Attached | None, Welcome]:
         """Find or create the gateway of a greeting. Returns it, or None if it is not served, and the answer."""
@@ -250,25 +251,26 @@ class StoreServer:
             engine.redelivery,
         )
 
-    def _begin(self, gateway: Attached, context: Context) -> Stream:
+    def _begin(self, gateway: Attached, connection: Connection) -> Stream:
         """Create the stream of a gateway."""
+        connection.admit(MAX_FRAME)
         if gateway.timer is not None:
             gateway.timer.cancel()
             gateway.timer = None
 
         async def write(message: bytes) -> None:
-            await context.write(message)
+            await connection.write_message(message)
             gateway.sent()
 
-        stream = Stream(gateway.link, self._config, context.read, write, gateway.handle_message)
+        stream = Stream(gateway.link, self._config, connection.read_message, write, gateway.handle_message)
         gateway.stream, gateway.streamed = stream, asyncio.current_task()
         return stream
 
-    async def _carry(self, gateway: Attached, stream: Stream, welcome: Welcome, context: Context) -> None:
+    async def _carry(self, gateway: Attached, stream: Stream, welcome: Welcome, connection: Connection) -> None:
         """Serve the gateway until the stream breaks."""
         fault: BaseException | None = None
         try:
-            await context.write(encode(welcome))
+            connection.post_message(encode(welcome))  # whoever does not read it cannot hold up the next greeting
             fault = await stream.run()
         finally:
             if gateway.stream is stream:

@@ -1,16 +1,20 @@
-"""Whom the gateways of a node of a cluster may serve. The node's own store says so, whether it leads or not."""
+"""Whom the gateways of a node of a cluster may serve. The node's own store says so, whether it leads or not.
+
+A request is the state that the gateway knows, or nothing. It is answered as soon as there is another one.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
-import grpc
-import grpc.aio
 import msgspec
 
 from store.remote.calls import encode
-from store.remote.wire import CHANNEL_OPTIONS, SERVICE_STATE
+from store.remote.connection import connect
+from store.remote.frames import FrameKind
+from store.remote.requests import Refused, Requests
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +76,11 @@ async def follow_service_state(address: str, listener: Callable[[ServiceState], 
     the store is away, the last state holds."""
     while True:
         try:
-            async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-                async for message in channel.unary_stream(SERVICE_STATE, None, None)(b""):
-                    listener(_decode(message))
-        except (grpc.aio.AioRpcError, msgspec.MsgspecError) as error:
+            with closing(Requests(await connect(address))) as requests:
+                known = b""
+                while True:
+                    known = await requests.ask(FrameKind.SERVICE_STATE, known)
+                    listener(_decode(known))
+        except (OSError, Refused, msgspec.MsgspecError) as error:
             log.debug("the store does not say whom this gateway may serve: %s", error)
         await asyncio.sleep(_RETRY_S)

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any, Final
 
-import grpc
-import grpc.aio
 import msgspec
 
 from store.api import (
@@ -31,7 +29,9 @@ from store.local_store import LocalStore
 from store.remote.calls import METHODS, Method, RemoteCalls, encode
 from store.remote.config import RemoteConfig
 from store.remote.faults import RemoteFault, error_of, fault_of
-from store.remote.wire import CHANNEL_OPTIONS, READ_STANDBY, NodeFacts
+from store.remote.frames import FrameKind
+from store.remote.requests import Refused, Requester
+from store.remote.wire import NodeFacts
 
 log = logging.getLogger(__name__)
 
@@ -90,8 +90,7 @@ class StandbyStore(RemoteCalls):
         self.node = NodeFacts()
         self.nodes: list[NodeFacts] = []
         self._reason = reason
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(READ_STANDBY, None, None)
+        self._requester = Requester(address)
         self._listeners = CommitListeners()
         self._facts: CopyFacts
         self._polling: asyncio.Task[None] | None = None
@@ -114,7 +113,7 @@ class StandbyStore(RemoteCalls):
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
-        await self._channel.close(None)
+        self._requester.close()
 
     # --- store.api.Store
 
@@ -163,9 +162,10 @@ class StandbyStore(RemoteCalls):
 
     async def _read(self, body: bytes) -> memoryview:
         try:
-            answer: bytes = await self._call(body, timeout=_ANSWER_S)
-        except grpc.aio.AioRpcError as error:
-            raise StoreClosed(f"the copy of the log cannot be read: {error.details()}") from None
+            async with asyncio.timeout(_ANSWER_S):
+                answer = await self._requester.ask(FrameKind.READ_STANDBY, body)
+        except (OSError, Refused) as error:
+            raise StoreClosed(f"the copy of the log cannot be read: {str(error) or 'it does not answer'}") from None
         if answer[:1] != b"\1":
             raise error_of(_decode_fault(answer[1:]))
         return memoryview(answer)[1:]

@@ -1,4 +1,4 @@
-"""Carries a link over one gRPC stream until the stream breaks.
+"""Carries a link over one connection until it breaks.
 
 Both sides run this: one task writes the link's messages, and one reads. An idle side sends heartbeats, so that
 silence means that the other side or the network has failed.

@@ -1,6 +1,7 @@
-"""The layout of messages between a store and a gateway. Integers are little-endian.
+"""The layout of the messages of a link between a store and a gateway. Integers are little-endian.
+Each message is the body of a frame (`store.remote.frames`).
 
-A gRPC message begins with its number (u64) and that of the last message that arrived from the other side (u64); items
+A message begins with its number (u64) and that of the last message that arrived from the other side (u64); items
 follow, each with its kind (u8) and length (u32) in front. Number 0 has no items. The first message of a stream is a
 greeting in each direction instead, in MessagePack.
 """
@@ -14,23 +15,7 @@ import msgspec
 
 from store.api import Redelivery
 
-METHOD: Final = "/sluice.store.v1.Store/Attach"
-READ: Final = "/sluice.store.v1.Store/Read"  # see `store.remote.bulk`
-READ_COPY: Final = "/sluice.store.v1.Store/ReadCopy"  # see `store.remote.copy_reads`
-READ_STANDBY: Final = "/sluice.store.v1.Store/ReadStandby"  # see `store.remote.standby`
-STATUS: Final = "/sluice.store.v1.Store/Status"  # see `store.remote.status`
-DRAIN: Final = "/sluice.store.v1.Store/Drain"  # likewise
-SERVICE_STATE: Final = "/sluice.store.v1.Store/ServiceState"  # see `store.remote.service_state`
-SERVICE: Final = "sluice.store.v1.Store"
 VERSION: Final = 1  # of this layout and of the items
-
-CHANNEL_OPTIONS: Final = (  # of gRPC, on both sides
-    ("grpc.max_receive_message_length", -1),  # both sides bound what they send
-    ("grpc.max_send_message_length", -1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.http2.lookahead_bytes", 1 << 22),
-    ("grpc.http2.max_frame_size", 1 << 20),
-)
 
 HEAD: Final = Struct("<QQ")
 ITEM: Final = Struct("<BI")

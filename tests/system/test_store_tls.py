@@ -1,6 +1,7 @@
 """A store over TCP with certificates: who has none of its authority is not served, and both sides are told why."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from gateway.node.store_node import StoreNode
 from store.errors import StoreClosed
 from tests.gateway.authority import Authority
 from tests.gateway.raw import RawClient
+from tests.loops import on_each_loop, on_uvloop
+from tests.waiting import patience, until
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +60,18 @@ async def serves(node: GatewayNode) -> None:
     await node.stop()
 
 
+@on_each_loop
 async def test_a_gateway_with_a_certificate_is_served(tmp_path: Path, authority: Authority) -> None:
     async with store(tmp_path / "data", tls(authority, "store")) as address:
         await serves(gateway(tmp_path, address, tls(authority, "gateway")))
         await serves(gateway(tmp_path, address.replace("127.0.0.1", "localhost"), tls(authority, "gateway")))
 
 
+@on_uvloop
 @pytest.mark.parametrize("case", ["plain", "foreign", "not_the_store", "store_without"])
-async def test_a_peer_without_a_valid_certificate_gets_nothing(tmp_path: Path, authority: Authority, case: str) -> None:
+async def test_a_peer_without_a_valid_certificate_gets_nothing(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
     other = Authority(tmp_path / "other", "authority")  # of the same name
     other.issue("gateway", "g1")
     own: dict[str, object] = {
@@ -79,8 +86,29 @@ async def test_a_peer_without_a_valid_certificate_gets_nothing(tmp_path: Path, a
         with pytest.raises(StoreClosed, match=r"cannot be reached in 2 s: .*\w+"):
             await node.start()
         await node.stop()
+    reason = {"foreign": "no TLS: .*certificate verify", "store_without": "does not speak"}.get(case, "no TLS: .*\\w+")
+    expected = f"closing the connection of the peer at 127.0.0.1:\\d+: .*{reason}"
+    assert any(re.search(expected, each) for each in caplog.messages), caplog.messages
 
 
+@on_uvloop
+async def test_who_does_not_shake_hands_is_closed_and_holds_up_nobody(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.remote.listener.HANDSHAKE_S", 1.0)
+    async with store(tmp_path / "data", tls(authority, "store")) as address, patience():
+        host, port = address.split(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(20)]
+        await serves(gateway(tmp_path, address, tls(authority, "gateway")))
+        for reader, writer in silent:
+            assert not await reader.read()
+            writer.close()
+        await until(
+            lambda: any(re.search(r"the peer at 127\.0\.0\.1:\d+: no TLS: \w", each) for each in caplog.messages)
+        )
+
+
+@on_uvloop
 async def test_certificates_are_read_again(tmp_path: Path, authority: Authority) -> None:
     old, new = Authority(tmp_path / "old"), authority
     own = old.issue("store", "store", "DNS:localhost", "IP:127.0.0.1")

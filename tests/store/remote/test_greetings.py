@@ -9,7 +9,6 @@ from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
-import grpc.aio
 import msgspec
 import msgspec.inspect
 import pytest
@@ -24,8 +23,10 @@ from store.engine import Engine
 from store.errors import StoreClosed
 from store.remote import RemoteConfig, RemoteStore, StoreServer
 from store.remote.calls import METHODS
+from store.remote.connection import Connection, connect
 from store.remote.faults import RemoteFault
-from store.remote.wire import METHOD, VERSION, Hello, Item, Verdict, Welcome
+from store.remote.frames import PREFACE, FrameKind, head_of
+from store.remote.wire import VERSION, Hello, Item, Verdict, Welcome
 from tests.gateway.connection.test_slow_disk import slow_disk
 from tests.waiting import PATIENCE_S, patience, until
 
@@ -42,16 +43,18 @@ class Served:
         self.server = StoreServer(self.engine, self.hub, CONFIG)
         self.address = f"unix:{self.sockets / 's'}"
         await self.server.start(self.address)
-        self.channel = grpc.aio.insecure_channel(self.address)
+        self.opened: list[Connection] = []
         return self
 
-    async def greet(self, message: bytes) -> tuple[Welcome, grpc.aio.StreamStreamCall[bytes, bytes]]:
-        call = self.channel.stream_stream(METHOD)()
-        await call.write(message)
-        return msgspec.msgpack.decode(await call.read(), type=Welcome), call
+    async def greet(self, message: bytes) -> tuple[Welcome, Connection]:
+        connection = await connect(self.address)
+        self.opened.append(connection)
+        await connection.write_message(message)
+        return msgspec.msgpack.decode(await connection.read_message() or b"", type=Welcome), connection
 
     async def close(self) -> None:
-        await self.channel.close()
+        for connection in self.opened:
+            connection.abort()
         await self.server.stop()
         await self.engine.close()
         rmtree(self.sockets)
@@ -120,6 +123,24 @@ async def test_the_greeting_of_a_gateway_that_was_given_up_is_refused(served: Se
     assert served.server.gateways == {}
 
 
+async def test_who_does_not_read_the_answer_does_not_hold_up_others(served: Served, monkeypatch: pytest.MonkeyPatch):
+    """Nor its own next greeting."""
+    counts = {b"%d" % number * 50: 1 for number in range(100_000)}
+    partitions = served.engine.partitions
+    monkeypatch.setattr(partitions, "counts", counts)
+    loop, opening = asyncio.get_running_loop(), served.engine.meta.openings[-1].name
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.setblocking(False)
+        await loop.sock_connect(silent, served.address.removeprefix("unix:"))
+        greeting = hello()
+        await loop.sock_sendall(silent, PREFACE + head_of(FrameKind.MESSAGE, 0, len(greeting)) + greeting)
+        await until(lambda: b"a@1" in served.server.gateways)
+        async with patience():
+            again, _ = await served.greet(hello(opening=opening))
+    assert again.verdict == Verdict.CONTINUES
+    assert len(again.parent_partitions) == len(counts)
+
+
 async def test_no_more_gateways_are_served_than_may_be(served: Served):
     for number in range(2):
         await served.greet(hello(b"b@%d" % number))
@@ -148,9 +169,9 @@ async def test_a_malformed_greeting_is_answered(served: Served, greeting: bytes,
 
 
 async def test_a_gateway_that_breaks_the_rules_ends_its_stream_and_may_come_back(served: Served):
-    welcome, call = await served.greet(hello())
-    await call.write(b"\1\0\0\0\0\0\0\0" + b"\0\0\0\0\0\0\0\0" + b"\x63\1\0\0\0x")  # an item of kind 99
-    while await call.read() is not grpc.aio.EOF:
+    welcome, connection = await served.greet(hello())
+    await connection.write_message(b"\1\0\0\0\0\0\0\0" + b"\0\0\0\0\0\0\0\0" + b"\x63\1\0\0\0x")  # an item of kind 99
+    while await connection.read_message() is not None:
         pass
     again, _ = await served.greet(hello(opening=welcome.opening))
     assert again.verdict == Verdict.CONTINUES
