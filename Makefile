@@ -211,11 +211,12 @@ proto: $(ALL) ## generate the gRPC stubs, and the management surface with its de
 	@.ci/debian-package /usr/sbin/mosquitto mosquitto
 	@.ci/debian-package /usr/bin/mosquitto_pub mosquitto-clients
 
-# What else speaks MQTT to a node in the tests; likewise.
+# What else the tests start: clients of MQTT, and promtool, which checks the alert rules; likewise.
 .PHONY: .clients
 .clients: .mosquitto
 	@.ci/debian-package /usr/bin/chromium chromium
 	@.ci/debian-package /usr/bin/node nodejs
+	@.ci/debian-package /usr/bin/promtool prometheus
 	@.ci/npm-packages tests/system/npm $(NPM)
 
 clean: ## remove what was built; keeps .venv and data

@@ -58,6 +58,15 @@ async def test_what_a_group_does_is_counted(node: Node) -> None:
     await until_samples(node, "sluice_group_lag_seconds", lambda found: found["g"] > 0)
 
 
+async def test_messages_that_reached_nobody_are_not_delivered_again(node: Node) -> None:
+    await publish(node, 2)
+    unsent = receipts(await pop(node, b"g", 2))
+    await engine_of(node).settle(b"g", (), (), [(each, 0) for each in unsent])
+    await pop(node, b"g", 2)
+    assert (await samples(node, "sluice_group_deliveries_total"))["g"] == 4
+    assert (await samples(node, "sluice_group_redeliveries_total"))["g"] == 0
+
+
 async def test_a_group_that_is_done_has_no_lag(node: Node) -> None:
     await publish(node, 2)
     await engine_of(node).settle(b"g", receipts(await pop(node, b"g", 10)))
