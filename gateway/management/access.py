@@ -108,6 +108,8 @@ class AccessService:
     # --- rules
 
     async def set_rules(self, request: pb.SetRulesRequest, _manager: Manager) -> pb.SetRulesReply:
+        if not request.HasField("user"):
+            raise invalid("say whose rules these are: name the user, who is empty for everybody")
         name = user_name(request.user) if request.user else b""
         rules = [parse_rule(text) for text in request.rules]
         if len(rules) > MAX_RULES:

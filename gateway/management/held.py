@@ -32,6 +32,8 @@ class HeldService:
         return await _reply(await self._engine.transactions(after, page_size(request.limit)), manager)
 
     async def end_transactions(self, request: pb.EndTransactionsRequest, manager: Manager) -> pb.EndTransactionsReply:
+        if not request.HasField("commit"):
+            raise invalid("say whether to commit the messages (true) or to roll them back (false)")
         positions = await self._publishable(request.positions, manager)
         return pb.EndTransactionsReply(missing=await self._engine.end_transaction(positions, request.commit))
 

@@ -23,6 +23,8 @@ _MAX_OF_USER: Final = 16  # of one user, so that others have room
 _SECONDS: Final = 60.0  # for a call
 _LONG_SECONDS: Final = 600.0  # for one that may take minutes
 _SHOWN: Final = 200  # characters of a resource in the log
+_MAX_TEXT: Final = 1000  # characters of a refusal, which may name what the request named
+_NAMES: Final = ("name", "user", "node")  # fields that say what a call about an area of the cluster changes
 _NOT_LEADING: Final = "this node does not lead its cluster: `sluice cluster status` says which one does"
 
 
@@ -56,7 +58,7 @@ class Management:
                 reply = await self._carry_out(method, request, manager)
         except RequestError as error:
             self._log_refusal(method, request, manager, error)
-            raise
+            raise RequestError(error.code, str(error)[:_MAX_TEXT]) from error
         except StoreError as error:
             raise RequestError(status_of(error), str(error)) from error
         except TimeoutError as error:
@@ -94,7 +96,8 @@ def _what(method: Method, request: Message) -> str:
     """What a call is about. The request is not there as a whole: it may have a secret."""
     named = [right for right in method.rights if right.field or right.name]
     resources = [resource_of(right, request)[:_SHOWN] for right in named]
-    return " ".join([method.name, *map(repr, dict.fromkeys(resources))])
+    names = [getattr(request, name)[:_SHOWN] for name in _NAMES if name in request.DESCRIPTOR.fields_by_name]
+    return " ".join([method.name, *map(repr, dict.fromkeys(resources + names))])
 
 
 def _who(manager: Manager) -> str:

@@ -213,8 +213,6 @@ def _report(arguments: Arguments, done: str, count: int, missing: list[int], lea
     if missing:
         text += f"; finished already, or leased by a consumer: {', '.join(map(str, missing))}"
     if leased:
-        text += (
-            f"; {leased} are left, which a consumer has leased, or a call that was interrupted less than a minute ago"
-        )
+        text += f"; {leased} are left: a consumer has leased them, or a call that was interrupted in the last minute"
     print_result(arguments, {"group": arguments.group, done: count, "missing": missing, "leased": leased}, text)
     return 1 if missing or leased else 0

@@ -55,7 +55,7 @@ class Surface:
     async def __call__(self, name: str, **fields: object) -> Message:
         return await self.as_manager(SUPER_USER, name, **fields)
 
-    async def as_manager(self, manager: Manager, name: str, **fields: object) -> Message:
+    async def as_manager(self, manager: Manager, name: str, /, **fields: object) -> Message:
         method = next(each for each in METHODS if each.name == name)
         return await self._management.call(method, method.request(**fields), manager)
 
@@ -455,13 +455,13 @@ async def test_timers_and_transactions(surface: Surface) -> None:
     assert [each.topic for each in (await surface("ListTimers")).messages] == ["home/b"]
     assert [each.position for each in (await surface("ListTransactions")).messages] == halves
     assert not (await surface("EndTransactions", positions=halves[:1], commit=True)).missing
-    assert not (await surface("EndTransactions", positions=halves[1:])).missing
-    assert (await surface("EndTransactions", positions=halves)).missing == halves
+    assert not (await surface("EndTransactions", positions=halves[1:], commit=False)).missing
+    assert (await surface("EndTransactions", positions=halves, commit=False)).missing == halves
     assert (await surface("GetTopic", topic="home/c")).end == 1
     assert (await surface("GetTopic", topic="home/d")).end == 0
-    for name in ("RecallTimers", "EndTransactions"):
-        await surface.refuses(grpc.StatusCode.INVALID_ARGUMENT, name, positions=[-1])
-        await surface.refuses(grpc.StatusCode.INVALID_ARGUMENT, name, positions=range(1001))
+    for name, fields in (("RecallTimers", {}), ("EndTransactions", {"commit": True})):
+        await surface.refuses(grpc.StatusCode.INVALID_ARGUMENT, name, positions=[-1], **fields)
+        await surface.refuses(grpc.StatusCode.INVALID_ARGUMENT, name, positions=range(1001), **fields)
 
 
 async def test_the_state_of_the_store(surface: Surface) -> None:
@@ -523,6 +523,21 @@ async def test_calls_are_bounded_in_number_and_time(surface: Surface, monkeypatc
     monkeypatch.setattr("gateway.management.surface._SECONDS", 0.01)
     await surface.refuses(grpc.StatusCode.DEADLINE_EXCEEDED, "GetStore")
     await surface("ListUsers")
+
+
+async def test_what_changes_something_is_in_the_log(surface: Surface, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "gateway.management")
+    keys = pb.ScramKeys(iterations=4096, salt=bytes(16), stored_key=bytes(32), server_key=bytes(32))
+    boss = Somebody("boss")
+    await surface.as_manager(boss, "CreateUser", name="bob", keys=keys)
+    await surface.as_manager(boss, "SetRules", user="bob", rules=["allow both x"])
+    await surface.as_manager(boss, "ListUsers")
+    assert [record.getMessage() for record in caplog.records] == [
+        "management: CreateUser 'access' 'bob' for 'boss' from 127.0.0.1:1",
+        "management: SetRules 'access' 'bob' for 'boss' from 127.0.0.1:1",
+    ]
+    long = await surface.refuses(grpc.StatusCode.NOT_FOUND, "GetClient", client_id="x" * 100_000)
+    assert len(long) == 1000
 
 
 async def test_a_node_that_does_not_lead_says_so() -> None:

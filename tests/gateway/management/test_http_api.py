@@ -80,6 +80,9 @@ async def test_fields_are_in_the_query_and_in_the_body(node: Node) -> None:
         ("POST", "groups/g:reset", {"group": "h"}, "group is in the path"),
         ("POST", "timers:recall", b"x" * ((1 << 20) + 1), "the body is too large"),
         ("POST", "timers:recall", {"positions": [1] * 1001}, "positions has 1001 values"),
+        ("PUT", "rules", {}, "say whose rules these are"),
+        ("PUT", "rules", {"rules": ["allow both #"]}, "say whose rules these are"),
+        ("POST", "transactions:end", {"positions": [1]}, "say whether to commit"),
         ("POST", "rules:check", b'{"does": "\\ud800"}', "the body is not JSON"),
         ("POST", "rules:check", b'{"does": 1e400}', "the body is not JSON"),
     ],
@@ -113,9 +116,7 @@ async def test_a_body_that_is_not_compressed_as_it_says(node: Node, caplog: pyte
 
 async def test_a_client_that_is_slow_with_its_body_makes_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.management.http_api._BODY_SECONDS", 0.05)
-    head = (
-        b"POST /api/v1/timers:recall HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
-    )
+    head = b"POST /api/v1/timers:recall HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", node.ports.http)
     writer.write(head + b"Content-Length: 9\r\n\r\n{")
     async with patience():

@@ -58,7 +58,7 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ListTimers": pb.ListTimersRequest(),
         "RecallTimers": pb.RecallTimersRequest(positions=[world.timer]),
         "ListTransactions": pb.ListTransactionsRequest(),
-        "EndTransactions": pb.EndTransactionsRequest(positions=[world.half]),
+        "EndTransactions": pb.EndTransactionsRequest(positions=[world.half], commit=False),
         "GetStore": pb.GetStoreRequest(),
         "StageStore": pb.StageStoreRequest(name=stage_name),
         "GetConfiguration": pb.GetConfigurationRequest(),
