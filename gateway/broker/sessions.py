@@ -79,7 +79,7 @@ class Sessions:
         self._checkpoint = SessionCheckpoint(store, self._store_failed)
         # Bound once, not for each session.
         self._note_change, self._start_catch_up = self._checkpoint.note, self._catch_up.start
-        self.shared_subscriptions = SharedSubscriptions(store, config, counters, ownership.name)
+        self.shared_subscriptions = SharedSubscriptions(store, config, counters, ownership.name, self._store_failed)
         self.open_sessions: dict[bytes, tuple[Session, Connection]] = {}
         self.sys_topics = SysTopics(store, router, counters, self.open_sessions, config.sys_interval_s, ownership)
         self._subscriptions = SubscribeHandler(

@@ -10,6 +10,8 @@ The store has the group's position, its leases and its delivery counts. The rule
 * A message with QoS 1 is sent before its lease is on disk. After a crash it is sent again.
 * A message with QoS 2 is handed over before it is sent: one record ends its lease and makes it the session's own, for
   this client and no other (MQTT-4.8.2-4, -5).
+* If the log fails meanwhile, nobody knows whether it has the record. The member's connection is closed. When the store
+  has been started again and the client is back, its session has what the log says.
 * A member that leaves gives back what it has when its connection ends. A member that acknowledges nothing for
   `mqtt.shared_ack_timeout` is *silent*: others get what it has, unless it is the only member.
 """
@@ -17,7 +19,7 @@ The store has the group's position, its leases and its delivery counts. The rule
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import time
 from typing import Final
 
@@ -29,7 +31,7 @@ from gateway.shared.leases import TICKS, LeasedMessage, Leases, Offsets
 from gateway.shared.member import SharedMember
 from record import split
 from store.api import GroupStore, Handed, PopRequest, Start
-from store.errors import StoreBusy, StoreError, TierUnavailable
+from store.errors import StoreBusy, StoreError, StoreFailed, TierUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +74,9 @@ class SharedGroup:
         gateway: bytes,
         lease_ms: int,
         tasks: set[asyncio.Task[None]],
+        on_failed: Callable[[Session, StoreError], None],
     ) -> None:
+        """on_failed: closes the connection of a session whose state the log may not have."""
         self.name = name
         self.members: dict[Session, SharedMember] = {}
         self.leases = Leases(store, name, lease_ms, counters, tasks, self.wake)
@@ -81,6 +85,7 @@ class SharedGroup:
         self._store = store
         self._counters = counters
         self._gateway = gateway
+        self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._ready: OrderedDict[SharedMember, None] = OrderedDict()  # members that may have room, in turn
         self._waiting: deque[_Waiting] = deque()
@@ -291,10 +296,17 @@ class SharedGroup:
             packet_id = each.packet_id if session.durable else 0
             handed.append(Handed(each.leased.offset, each.leased.deliveries, session.client_id, packet_id))
         refused: Iterable[int] = [each.offset for each in handed]
+        failure: StoreError | None = None
         try:
             refused = await self._store.hand_over(self.name, handed)
+        except StoreFailed as error:
+            failure = error
+            raise
         finally:
             self._send_handed(reserved, set(refused))
+            if failure is not None:
+                for each in reserved:
+                    self._on_failed(each.leased.member.session, failure)
 
     def _send_handed(self, reserved: list[_Reserved], refused: set[int]) -> None:
         now_ms = int(time() * 1000)

@@ -7,7 +7,7 @@ writes one record, SHARE_JOINED, with the first of them and SHARE_LEFT with the 
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from gateway.config.config import MqttConfig
@@ -22,7 +22,7 @@ from matcher.trie import Trie
 from store import control
 from store.api import Appended, Commit, Done, Rest, Store, StoredSubscription
 from store.commit_listeners import MESSAGES
-from store.errors import StoreBusy
+from store.errors import StoreBusy, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,17 @@ _MATCHES: Final = 4096  # topics that are matched and groups that match, in one 
 class SharedSubscriptions:
     """The groups with members at this node. `gateway` is its name; b"" for the process of the store itself."""
 
-    def __init__(self, store: Store, config: MqttConfig, counters: Counters, gateway: bytes) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: MqttConfig,
+        counters: Counters,
+        gateway: bytes,
+        on_failed: Callable[[Session, StoreError], None],
+    ) -> None:
+        """on_failed: closes the connection of a session whose state the log may not have."""
         self._store = store
+        self._on_failed = on_failed
         self._gateway = gateway
         self._counters = counters
         self._max_groups = config.max_shared_groups
@@ -185,7 +194,9 @@ class SharedSubscriptions:
     # --- groups
 
     def _add_group(self, name: bytes) -> SharedGroup:
-        group = SharedGroup(name, self._store, self._counters, self._gateway, self._lease_ms, self._tasks)
+        group = SharedGroup(
+            name, self._store, self._counters, self._gateway, self._lease_ms, self._tasks, self._on_failed
+        )
         self._groups[name] = group
         self._trie.add(split_shared(name)[1], group)
         self._listening.parts = MESSAGES

@@ -16,7 +16,8 @@ from tests.gateway.session.test_durable import numbers, publish
 async def test_groups_are_woken_in_turns_first_come_first_served(node: Node) -> None:
     assert node._engine is not None
     tasks: set[asyncio.Task[None]] = set()
-    groups = [SharedGroup(b"$share/g%d/#" % n, node._engine, node.counters, b"", 1000, tasks) for n in range(100)]
+    names = [b"$share/g%d/#" % number for number in range(100)]
+    groups = [SharedGroup(name, node._engine, node.counters, b"", 1000, tasks, lambda *_: None) for name in names]
     queue = WakeQueue(asyncio.get_running_loop())
     for group in [*groups, *groups]:
         queue.add(group)
