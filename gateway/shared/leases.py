@@ -1,7 +1,8 @@
 """The leases of one shared subscription at this node: which member has which message, and what became of it.
 
 Background tasks settle the leases in the store. There they last twice `mqtt.shared_ack_timeout`. They are renewed from
-here, so they run out only when the node is gone.
+here, so they run out only when the node is gone. If the store cannot take sent messages back, it is asked again until
+their leases end there.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ _RENEWAL_TICKS: Final = 2
 # Acknowledgements of this long are recorded together. The store holds back the records of leases for a little longer
 # (`PopRequest.early`), so a lease and its acknowledgement share a commit if there is no other.
 _SETTLE_SECONDS: Final = 0.08
+_RETURN_SECONDS: Final = 0.5  # until messages are given back again that the store did not take; then twice as long
 
 Offsets = dict[int, list[int]]  # of messages in the group's queue, by their number of deliveries
 
@@ -172,20 +174,34 @@ class Leases:
         if sent or unsent:
             again = [(each, 0) for each in _receipts(self.queue, sent)]
             never_sent = [(each, 0) for each in _receipts(self.queue, unsent)]
-            self.start(self._settle(again=again, unsent=never_sent, is_return=True))
+            self.start(self._give_back(again, never_sent, _RETURN_SECONDS))
 
-    async def _settle(
-        self,
-        done: Sequence[Receipts] = (),
-        again: Sequence[tuple[Receipts, int]] = (),
-        unsent: Sequence[tuple[Receipts, int]] = (),
-        is_return: bool = False,
+    async def _give_back(
+        self, again: Sequence[tuple[Receipts, int]], unsent: Sequence[tuple[Receipts, int]], pause: float
     ) -> None:
+        """Have the store lease messages to others. `pause`: seconds until it is asked again, if that fails.
+
+        The store may have taken them back all the same, and leased them to others. What was sent has another number of
+        deliveries then. What was not has the same, so it is not given back twice: it waits for the end of its lease.
+        """
         try:
-            await self._store.settle(self.group, done, again, unsent)
+            await self._store.settle(self.group, (), again, unsent)
+        except StoreError as error:
+            if again and 1000 * pause < self.lease_ms:  # all pauses before this one are shorter together
+                self._loop.call_later(pause, self._give_back_again, again, 2 * pause)
+            else:
+                log_failure(log, error, "messages of %r cannot be settled: %s", self.group)
+        self._on_returned()
+
+    def _give_back_again(self, again: Sequence[tuple[Receipts, int]], pause: float) -> None:
+        self.start(self._give_back(again, (), pause))
+
+    async def _settle(self, done: Sequence[Receipts] = (), again: Sequence[tuple[Receipts, int]] = ()) -> None:
+        try:
+            await self._store.settle(self.group, done, again)
         except StoreError as error:
             log_failure(log, error, "messages of %r cannot be settled: %s", self.group)
-        if is_return or self.is_limited:
+        if self.is_limited:
             self._on_returned()
 
     async def _dead_letter(self, receipts: Sequence[Receipts]) -> None:

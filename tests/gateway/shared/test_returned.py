@@ -7,6 +7,7 @@ import pytest
 
 from gateway.node.node import Node
 from store.api import PopRequest, PopResult, Start, dead_letter_queue
+from store.errors import StoreFailed
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBREC, RawClient, ack
@@ -176,6 +177,57 @@ async def test_a_disconnected_member_that_stays_away_loses_its_messages(make_nod
     await until(lambda: not node._sessions.shared_subscriptions._groups)
     away = await durable(node, b"away")
     assert [m.payload for m in await away.take(1)] == [b"1"]
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_messages_are_given_back_again_when_the_store_failed(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    node = await make_node(mqtt__shared_ack_timeout=3600)
+    leaving, other = await members(node, 2)
+    await publish(node, b"t/x", *numbers(0, 4))
+    kept = await held(leaving, 2)
+    await other.take(2)
+    engine = node._engine
+    assert engine is not None
+    settle, left = engine.settle, failures
+
+    async def fails(group: bytes, done: Any, again: Any = (), *rest: Any) -> Any:
+        nonlocal left
+        if again and left:
+            left -= 1
+            raise StoreFailed("the disk fails")
+        return await settle(group, done, again, *rest)
+
+    monkeypatch.setattr(engine, "settle", fails)
+    await leaving.drop()
+    assert sorted([m.payload for m in await other.take(2)]) == sorted(m.payload for m in kept)
+    assert left == 0
+    await until_groups(node, {GROUP: 0})
+
+
+async def test_messages_are_given_back_until_their_leases_end(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await make_node(mqtt__shared_ack_timeout=1)
+    leaving = (await members(node, 1))[0]
+    await publish(node, b"t/x", b"1")
+    await held(leaving, 1)
+    engine = node._engine
+    assert engine is not None
+    settle, calls = engine.settle, 0
+
+    async def fails(group: bytes, done: Any, again: Any = (), *rest: Any) -> Any:
+        nonlocal calls
+        if again:
+            calls += 1
+            raise StoreFailed("the disk fails")
+        return await settle(group, done, again, *rest)
+
+    monkeypatch.setattr(engine, "settle", fails)
+    await leaving.drop()
+    await until(lambda: "cannot be settled" in caplog.text)
+    assert calls == 3  # at once, after 0.5 s and 1 s more; the lease lasts for 2 s
 
 
 async def test_messages_never_sent_do_not_count_as_delivered(
