@@ -94,6 +94,11 @@ def test_mosquitto_and_paho_over_two_gateways(make_node: Callable[..., NodeProce
     assert set(re.findall(r'sluice_service_calls\{gateway="(\w*)"\} 0\.0', figures)) == {"g1", "g2"}
     failed = r'sluice_service_logins_failed_total\{front="(\w+)",gateway="(\w*)"\}'
     assert {("http", ""), ("grpc", "g1"), ("grpc", "g2")} <= set(re.findall(failed, figures))
+    processor = re.findall(r'process_cpu_seconds_total\{gateway="(\w*)"\} [0-9.]*[1-9]', figures)
+    assert sorted(processor) == ["", "g1", "g2"]
+    delivered = r'sluice_mqtt_delivery_seconds_count\{gateway="(\w+)"\} [1-9]'
+    block_until(lambda: sorted(re.findall(delivered, get(node, "/metrics"))) == ["g1", "g2"])
+    assert 'sluice_topic_messages_total{topic="news"} 4.0' in figures
     for subscriber in subscribers:
         subscriber.disconnect()
         subscriber.loop_stop()
