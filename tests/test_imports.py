@@ -40,6 +40,7 @@ GATEWAY_FLOORS = (
     ("connection", "delivery", "http", "rpc", "shared"),
     ("broker", "listen", "rocketmq"),
     ("management",),
+    ("console",),
     ("node",),
 )
 # The packages and modules of store/, likewise.

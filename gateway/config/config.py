@@ -158,6 +158,7 @@ class HttpConfig:
     port: int = bounded(8080, -1, 65_535)  # -1: none, which only a gateway may have
     host: str = ""  # the address to listen on; "": that of the node
     auth: list[str] = any_of(["anonymous"], "anonymous", "password", "certificate")  # for /metrics and /api
+    console: bool = True  # the web console at /console/: it always asks for a user and a password
     # Parent topics and groups with figures of their own in /metrics: those with the most traffic. 0: no name is shown.
     metrics_topics: int = bounded(50, 0, 1000)
     metrics_groups: int = bounded(50, 0, 1000)

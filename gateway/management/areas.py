@@ -9,7 +9,7 @@ from gateway.management.dead_letters import DeadLettersService
 from gateway.management.groups import GroupsService
 from gateway.management.held import HeldService
 from gateway.management.messages import MessagesService
-from gateway.management.storage import StorageService
+from gateway.management.storage import Sources, StorageService
 from gateway.management.topics import TopicsService
 from gateway.rpc.limits import RpcLimits
 from store.engine import Engine
@@ -23,8 +23,10 @@ def areas_of(
     limits: RpcLimits,
     config: Config,
     reload: Callable[[], Awaitable[None]],
+    sources: Sources,
+    logins_failed: Mapping[str, int],
 ) -> Areas:
-    """The services by name. reload: see `StorageService`."""
+    """The services by name. reload, sources, logins_failed: see `StorageService`."""
     return {
         "Topics": TopicsService(engine),
         "Messages": MessagesService(engine, limits),
@@ -32,6 +34,6 @@ def areas_of(
         "DeadLetters": DeadLettersService(engine, limits),
         "Clients": ClientsService(engine, sessions),
         "Held": HeldService(engine),
-        "Storage": StorageService(engine, config, reload),
+        "Storage": StorageService(engine, config, reload, sources, logins_failed),
         "Access": AccessService(engine, sessions.remove),
     }

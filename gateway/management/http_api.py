@@ -30,7 +30,7 @@ from store.errors import StoreError
 
 _BODY_SECONDS: Final = 30.0  # for a body to arrive
 _FIELD: Final = re.compile(r"\{(\w+)\}")
-_STATUS: Final = {
+HTTP_STATUS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,
     grpc.StatusCode.OUT_OF_RANGE: 400,
@@ -160,7 +160,7 @@ def _from_query(method: Method, name: str, values: list[str]) -> Any:
 
 
 def _refusal(code: grpc.StatusCode, text: str) -> web.Response:
-    status = _STATUS.get(code, 500)
+    status = HTTP_STATUS.get(code, 500)
     body = {"code": code.name, "message": text}
     return web.json_response(body, status=status, headers=_CHALLENGE if status == 401 else None)
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import grpc
@@ -17,16 +18,42 @@ from store.exports.stage import STAGING
 from store.local_store import LocalStore
 
 _STAGE: Final = re.compile(r"[0-9a-f]{16}")
+_ADDED_UP: Final = {  # fields of a reply, and the figures of devices that each is the sum of
+    "connections": ("connections",),
+    "messages_received": ("messages_received",),
+    "messages_sent": ("messages_sent",),
+    "bytes_received": ("bytes_received",),
+    "bytes_sent": ("bytes_sent",),
+    "messages_refused": ("messages_refused",),
+    "messages_dropped": (
+        *("dropped_qos0", "dropped_oversized", "dropped_expired"),
+        *("dropped_reclaimed", "dropped_repeated"),
+    ),
+    "logins_failed": ("logins_failed", "service_logins_failed"),
+    "protocol_errors": ("protocol_errors",),
+}
+
+Sources = Callable[[], Mapping[str, Mapping[str, int]]]  # as `gateway.http.metrics` has them
 
 
 class StorageService:
     """Implements the service `Storage`."""
 
-    def __init__(self, store: LocalStore, config: Config, reload: Callable[[], Awaitable[None]]) -> None:
-        """reload: reads again what SIGHUP does."""
+    def __init__(
+        self,
+        store: LocalStore,
+        config: Config,
+        reload: Callable[[], Awaitable[None]],
+        sources: Sources,
+        logins_failed: Mapping[str, int],
+    ) -> None:
+        """reload: reads again what SIGHUP does. sources: figures of devices, by gateway. logins_failed: of services, by
+        front."""
         self._store = store
         self._config = config
         self._reload = reload
+        self._sources = sources
+        self._logins_failed = logins_failed
 
     async def get_store(self, _request: pb.GetStoreRequest, _manager: Manager) -> pb.Store:
         stats, settings = self._store.stats(), self._config.store
@@ -57,6 +84,18 @@ class StorageService:
             damage_met=stats.damage_met,
         )
 
+    async def get_figures(self, _request: pb.GetFiguresRequest, _manager: Manager) -> pb.Figures:
+        stats, sources = self._store.stats(), list(self._sources().values())
+        reply = pb.Figures(time_ms=time.time_ns() // 1_000_000, messages_stored=stats.messages)
+        for field, names in _ADDED_UP.items():
+            setattr(reply, field, _sum(sources, names))
+        reply.logins_failed += sum(self._logins_failed.values())
+        if stats.tier is not None:
+            tier = stats.tier
+            about = pb.Tier(segments=tier.segments, waiting_bytes=tier.waiting_bytes, error=tier.error)
+            reply.tier.CopyFrom(about)
+        return reply
+
     async def stage_store(self, request: pb.StageStoreRequest, _manager: Manager) -> pb.StageStoreReply:
         if not _STAGE.fullmatch(request.name):
             raise invalid(f"{request.name!r} is not the name of a stage")
@@ -86,3 +125,7 @@ class StorageService:
         except (TlsError, OSError) as error:
             raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
         return pb.ReloadConfigurationReply()
+
+
+def _sum(sources: Iterable[Mapping[str, int]], names: Sequence[str]) -> int:
+    return sum(figures.get(name, 0) for figures in sources for name in names)

@@ -18,6 +18,7 @@ import msgspec
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
 from gateway.config.store import store_config
+from gateway.console.console import Console
 from gateway.http.front import HttpFront, HttpPages
 from gateway.management.admin_socket import AdminSocket
 from gateway.management.areas import Areas, areas_of
@@ -93,12 +94,14 @@ class ClusteredStoreNode:
         self._resume_drain()
         self._http = HttpFront(config.http, member)
         HttpApi(self._management, manager_of(self._http)).add_to(self._http.app)
+        if config.http.console:
+            Console(self._management, self._http).add_to(self._http.app)
         self._management.serve({"Cluster": member})
         self._admin = AdminSocket(config.data_dir, self._management)
         try:
             await self._admin.start()
             http = await self._http.start(config.http_host, config.http.port)
-            await warn_of_open_ports(config, -1, http)
+            await warn_of_open_ports(config, -1, http, console=config.http.console)
             await self._listener.open(config.split.listen)
             await self._listener.open(cluster.listen, store_tls(config.split))
         except BaseException:
@@ -248,7 +251,9 @@ class ClusteredStoreNode:
             await self._show(None)
             pages = HttpPages(engine, served.authority, served.figures, list, config.http, lambda: None, self._member)
             await self._http.show(pages)
-            self._manage(areas_of(engine, served.sessions, rpc_limits(config), config, self.reload))
+            failed = served.authority.service_logins_failed
+            areas = areas_of(engine, served.sessions, rpc_limits(config), config, self.reload, served.figures, failed)
+            self._manage(areas)
             await served.begin()
             if self._store is not None and self._store.engine is engine:
                 served.serve(self._listener)
@@ -281,7 +286,7 @@ class ClusteredStoreNode:
             self._authority.stop()
             self._authority = None
         self._followed = local
-        self._manage({} if local is None else {"Storage": StorageService(local, self.config, self.reload)})
+        self._manage({})
         self._listener.serve_copy(local)
         if local is None:
             if self._served is None:
@@ -289,6 +294,8 @@ class ClusteredStoreNode:
         else:
             self._let_go.clear()
             store = cast("Store", local)  # it answers all that reads
-            self._authority = Authority(store, self.config.mqtt.max_wrong_passwords)
+            self._authority = authority = Authority(store, self.config.mqtt.max_wrong_passwords)
+            storage = StorageService(local, self.config, self.reload, dict, authority.service_logins_failed)
+            self._manage({"Storage": storage})
             http = self.config.http
-            await self._http.show(HttpPages(store, self._authority, dict, list, http, lambda: None, self._member))
+            await self._http.show(HttpPages(store, authority, dict, list, http, lambda: None, self._member))

@@ -97,7 +97,7 @@ class GatewayNode:
             await devices.start(self.ended.set)
             grpc = await self._rpc.start(config.host, config.grpc.port) if self._rpc is not None else -1
             http = await self._http.start(config.http_host, config.http.port) if config.http.port >= 0 else -1
-            await warn_of_open_ports(config, grpc, http)
+            await warn_of_open_ports(config, grpc, http, console=False)
             ports = await devices.listen(grpc, http)
             if own_store:
                 works = (follow_service_state(own_store, self._on_state), self._switch_services(store))

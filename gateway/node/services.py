@@ -8,6 +8,7 @@ from aiohttp import web
 
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
+from gateway.console.console import Console
 from gateway.http.front import HttpFront, HttpPages, source_of
 from gateway.http.metrics import Figures
 from gateway.management.admin_socket import AdminSocket
@@ -51,10 +52,14 @@ class Services:
         self._config = config
         own = [(config.grpc.advertise, 1)] if config.grpc.advertise else []
         management = Management()
-        management.serve({**areas_of(engine, sessions, rpc_limits(config), config, reload), "Cluster": NoCluster()})
+        failed = authority.service_logins_failed
+        areas = areas_of(engine, sessions, rpc_limits(config), config, reload, sources, failed)
+        management.serve({**areas, "Cluster": NoCluster()})
         self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management)
         self.http = HttpFront(config.http)
         HttpApi(management, manager_of(self.http)).add_to(self.http.app)
+        if config.http.console:
+            Console(management, self.http).add_to(self.http.app)
         self.admin = AdminSocket(config.data_dir, management)
         self._engine = engine
         self._authority = authority
@@ -77,7 +82,7 @@ class Services:
         await self.http.show(pages)
         grpc = await rpc.start(config.host, config.grpc.port) if rpc is not None else -1
         http = await self.http.start(config.http_host, config.http.port)
-        await warn_of_open_ports(config, grpc, http)
+        await warn_of_open_ports(config, grpc, http, console=config.http.console)
         return grpc, http
 
     async def reload(self) -> None:
@@ -128,9 +133,9 @@ def manager_of(http: HttpFront) -> Identify:
     return identify
 
 
-async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:
+async def warn_of_open_ports(config: Config, grpc: int, http: int, *, console: bool) -> None:
     """Warn about ports that accept anonymous callers, or passwords without TLS, from other machines. grpc, http: the
-    ports, -1 for none."""
+    ports, -1 for none. console: whether HTTP has it."""
     fronts = (("gRPC", config.host, grpc, config.grpc), ("HTTP", config.http_host, http, config.http))
     for name, host, port, front in fronts:
         if port < 0 or await check_host(host):
@@ -140,5 +145,7 @@ async def warn_of_open_ports(config: Config, grpc: int, http: int) -> None:
             log.warning(
                 "%s at %s accepts anonymous callers, whatever mqtt.auth says: see %s.auth", name, place, name.lower()
             )
+        if name == "HTTP" and console and not front.certificate and "password" not in front.auth:
+            log.warning("the console at %s accepts passwords without TLS: see http.certificate", place)
         if "password" in front.auth and not front.certificate:
             log.warning("%s at %s accepts passwords without TLS: see %s.certificate", name, place, name.lower())

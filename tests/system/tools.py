@@ -1,8 +1,10 @@
 """Programs that tests start and that are no part of Sluice: where they are, and what it means that they are not."""
 
+import importlib
 import os
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -24,6 +26,15 @@ def npm_modules() -> Path:
     if not (NPM_MODULES / "mqtt").is_dir():
         _missing("MQTT.js is not installed (`make test` does it where it may)")
     return NPM_MODULES
+
+
+def module(name: str) -> ModuleType:
+    """A module of a package that only tests need, as `program` gives a program."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        _missing(f"{name} is not installed (`make install` does it)")
+        raise
 
 
 def _missing(why: str) -> None:

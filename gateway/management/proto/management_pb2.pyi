@@ -718,6 +718,48 @@ class Damage(_message.Message):
     end: int
     def __init__(self, begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
+class GetFiguresRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Figures(_message.Message):
+    __slots__ = ("time_ms", "connections", "messages_received", "messages_sent", "messages_stored", "bytes_received", "bytes_sent", "messages_refused", "messages_dropped", "logins_failed", "protocol_errors", "tier")
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_SENT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_STORED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    LOGINS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    time_ms: int
+    connections: int
+    messages_received: int
+    messages_sent: int
+    messages_stored: int
+    bytes_received: int
+    bytes_sent: int
+    messages_refused: int
+    messages_dropped: int
+    logins_failed: int
+    protocol_errors: int
+    tier: Tier
+    def __init__(self, time_ms: _Optional[int] = ..., connections: _Optional[int] = ..., messages_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_stored: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., messages_refused: _Optional[int] = ..., messages_dropped: _Optional[int] = ..., logins_failed: _Optional[int] = ..., protocol_errors: _Optional[int] = ..., tier: _Optional[_Union[Tier, _Mapping]] = ...) -> None: ...
+
+class Tier(_message.Message):
+    __slots__ = ("segments", "waiting_bytes", "error")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    segments: int
+    waiting_bytes: int
+    error: str
+    def __init__(self, segments: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
 class StageStoreRequest(_message.Message):
     __slots__ = ("name",)
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -48,8 +48,11 @@ class Surface:
     def __init__(self, node: Node) -> None:
         self.node = node
         self._management = Management()
+        engine, config = engine_of(node), node.config
+        sources = {"a": {"messages_sent": 1, "dropped_qos0": 2}, "b": {"messages_sent": 3, "dropped_expired": 4}}
+        failed = {"http": 5, "grpc": 6}
         self._management.serve(
-            areas_of(engine_of(node), node._sessions, rpc_limits(node.config), node.config, node.reload)
+            areas_of(engine, node._sessions, rpc_limits(config), config, node.reload, lambda: sources, failed)
         )
 
     async def __call__(self, name: str, **fields: object) -> Message:
@@ -545,3 +548,13 @@ async def test_a_node_that_does_not_lead_says_so() -> None:
     with pytest.raises(RequestError, match="this node does not lead its cluster") as refused:
         await Management().call(method, pb.GetStoreRequest(), SUPER_USER)
     assert refused.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_figures_of_all_gateways_are_added_up(surface: Surface) -> None:
+    await store_messages(surface.node, (b"a", b"1"), (b"a", b"2"))
+    figures = await surface("GetFigures")
+    assert isinstance(figures, pb.Figures)
+    assert (figures.messages_sent, figures.messages_dropped, figures.logins_failed) == (4, 6, 11)
+    assert (figures.messages_stored, figures.messages_received) == (2, 0)
+    assert abs(figures.time_ms / 1000 - time.time()) < 600
+    assert not figures.HasField("tier")

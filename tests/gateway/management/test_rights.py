@@ -60,6 +60,7 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ListTransactions": pb.ListTransactionsRequest(),
         "EndTransactions": pb.EndTransactionsRequest(positions=[world.half], commit=False),
         "GetStore": pb.GetStoreRequest(),
+        "GetFigures": pb.GetFiguresRequest(),
         "StageStore": pb.StageStoreRequest(name=stage_name),
         "GetConfiguration": pb.GetConfigurationRequest(),
         "ReloadConfiguration": pb.ReloadConfigurationRequest(),
