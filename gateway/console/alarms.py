@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from gateway.console.texts import count, counted, letters, seconds, size
 from gateway.management.proto import management_pb2 as pb
 
-_SILENT_S: Final = 10.0  # of a node that follows
+_BEHIND: Final = 16 << 20  # bytes of the log that a node may lack
 
 
 class Alarm(NamedTuple):
@@ -66,15 +66,17 @@ def of_cluster(status: pb.ClusterStatus) -> list[Alarm]:
         found.append(Alarm(True, "No node leads the cluster, so nothing can be published.", "cluster"))
     if not status.HasField("shared_log"):
         found.append(Alarm(True, "The service that has the shared log does not answer.", "cluster"))
-    for node in (status.node, *status.others):
+    nodes = (status.node, *status.others)
+    newest = max(node.position for node in nodes)
+    for node in nodes:
         who = node.node or node.address
         if node.trouble:
             found.append(Alarm(True, f"Node {who}: {node.trouble}", "cluster"))
         if node.unreached_s:
             text = f"Node {who} does not reach the shared log since {seconds(node.unreached_s)}: {node.unreached}"
             found.append(Alarm(True, text, "cluster"))
-        elif node.silence_s > _SILENT_S:
-            found.append(Alarm(False, f"Node {who} has got nothing new for {seconds(node.silence_s)}.", "cluster"))
+        if node.node and newest - node.position > _BEHIND:
+            found.append(Alarm(False, f"Node {who} is behind by {size(newest - node.position)} of the log.", "cluster"))
         if node.drained:
             found.append(Alarm(False, f"Node {who} is drained: it sends its clients away.", "cluster"))
     return found

@@ -1,5 +1,6 @@
 """The first page: is it well, what is in and out, who is behind, what needs a person."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,6 +11,7 @@ from gateway.management.proto import management_pb2 as pb
 
 _PERIOD_S: Final = 600.0  # of which wrong passwords and losses are counted
 _RANKED: Final = 10
+_CLUSTER_S: Final = 2.0  # for other nodes to answer: they may be what is wrong
 _GROUPS: Final = 1000  # that are looked at
 _CLIENTS: Final = 100
 _COUNTED: Final = ("logins_failed", "messages_refused", "messages_dropped", "protocol_errors")
@@ -53,7 +55,13 @@ async def _cluster(visit: Visit, found: list[alarms.Alarm], unseen: list[str]) -
     if lacking["cluster"]:
         unseen.append(lacking["cluster"])
         return None
-    status, _ = await visit.try_ask(pb.GetClusterRequest())
+    try:
+        async with asyncio.timeout(_CLUSTER_S):
+            status, _ = await visit.try_ask(pb.GetClusterRequest())
+    except TimeoutError:
+        text = f"The nodes of the cluster, or its shared log, did not answer within {_CLUSTER_S:g} s."
+        found.append(alarms.Alarm(True, text, "cluster"))
+        return None
     if not isinstance(status, pb.ClusterStatus):
         return None
     found += alarms.of_cluster(status)

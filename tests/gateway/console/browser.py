@@ -6,8 +6,6 @@ from types import TracebackType
 import aiohttp
 from yarl import URL
 
-from gateway.node.node import Node
-
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -56,8 +54,9 @@ class _Elements(HTMLParser):
 class Browser:
     """A person at the console of a node."""
 
-    def __init__(self, node: Node, host: str = "127.0.0.1") -> None:
-        self.origin = f"http://{host}:{node.ports.http}"
+    def __init__(self, port: int) -> None:
+        """port: of HTTP."""
+        self.origin = f"http://127.0.0.1:{port}"
         self._client = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
 
     async def __aenter__(self) -> "Browser":

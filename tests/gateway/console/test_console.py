@@ -10,13 +10,17 @@ from urllib.parse import quote
 
 import pytest
 
+from gateway.auth.callers import Caller
 from gateway.console.alarms import of_cluster, of_figures, of_store
 from gateway.console.console import HEADERS
 from gateway.console.live import COLUMNS, MAX_VIEWERS, Sampler
+from gateway.console.pages.overview import overview
 from gateway.console.render import SECTIONS
 from gateway.console.sessions import IDLE_S, LIFE_S, MAX_OF_USER, ConsoleSession, ConsoleSessions
 from gateway.console.texts import hex_dump, name, payload_text, seconds, size, when
+from gateway.console.visit import Visit
 from gateway.management.proto import management_pb2 as pb
+from gateway.management.rights import SUPER_USER
 from gateway.management.surface import Management
 from gateway.node.node import Node
 from tests.gateway.conftest import MakeNode
@@ -41,7 +45,7 @@ async def node(make_node: MakeNode) -> Node:
 
 @pytest.fixture
 async def browser(node: Node) -> AsyncIterator[Browser]:
-    async with Browser(node) as made:
+    async with Browser(node.ports.http) as made:
         yield made
 
 
@@ -104,7 +108,7 @@ async def test_the_cookie_is_secure_behind_a_proxy_with_tls(browser: Browser) ->
 async def test_wrong_passwords_are_counted_and_refused(make_node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
     node = await make_node(mqtt__max_wrong_passwords=3)
     await set_user(node, ADMIN, PASSWORD.encode())
-    async with Browser(node) as browser:
+    async with Browser(node.ports.http) as browser:
         for user, password in ((ADMIN, "wrong"), ("nobody", "x"), (ADMIN, "wrong")):
             page = await browser.log_in(user, password)
             assert page.status == 401
@@ -153,13 +157,21 @@ async def test_a_session_ends_when_its_user_changes(node: Node, admin: Browser) 
     assert (await admin.get("store", follow=False)).status == 303
 
 
+async def test_a_session_ends_with_the_change_and_not_only_soon_after(node: Node, admin: Browser) -> None:
+    authority = node._services.http.pages.authority  # type: ignore[union-attr]
+    caller = Caller(False)
+    caller.prove((await authority.find_user(ADMIN.encode()))[0])
+    session = ConsoleSession(authority, caller, "h", 100.0)
+    assert await session.is_alive(100.0)
+    await change_password(node, ADMIN, b"another")
+    assert not await session.is_alive(100.0)
+
+
 async def test_sessions_expire_and_are_bounded(node: Node, admin: Browser) -> None:
     authority = node._services.http.pages.authority  # type: ignore[union-attr]
     sessions = ConsoleSessions()
 
     def opened(user: str) -> tuple[ConsoleSession, str]:
-        from gateway.auth.callers import Caller
-
         caller = Caller(False)
         caller.user_name = user.encode()
         session = ConsoleSession(authority, caller, "h", 100.0)
@@ -188,7 +200,7 @@ async def test_sessions_expire_and_are_bounded(node: Node, admin: Browser) -> No
 
 async def test_a_console_can_be_switched_off(make_node: MakeNode) -> None:
     node = await make_node(http__console=False)
-    async with Browser(node) as browser:
+    async with Browser(node.ports.http) as browser:
         for path in ("/", "/console/", "/console/login"):
             assert (await browser.get(path)).status == 404
 
@@ -376,7 +388,7 @@ async def test_users_and_rules_are_changed(node: Node, admin: Browser) -> None:
     assert "rule 2 of bob: deny publish b" in page.elements.words
     page = await admin.act("user-password", name="bob", password="q", again="q")
     assert "bob has another password" in page.text
-    async with Browser(node) as other:
+    async with Browser(node.ports.http) as other:
         assert (await other.log_in("bob", "q")).status == 200
         assert "The user bob is deleted" in (await admin.act("user-delete", name="bob")).text
         assert (await other.get("", follow=False)).status == 303
@@ -607,17 +619,35 @@ def test_alarms_are_in_plain_words() -> None:
     figures = pb.Figures(tier=pb.Tier(error="403"))
     texts = [alarm.text for alarm in of_figures(figures, {"logins_failed": 7, "messages_dropped": 0}, 600)]
     assert "object storage" in texts[0] and texts[1] == "Wrong user names or passwords, in the last 10 min: 7."
-    status = pb.ClusterStatus(node=pb.ClusterNode(node="n1", unreached_s=30, unreached="timeout"))
+    status = pb.ClusterStatus(node=pb.ClusterNode(node="n1", position=20 << 20, unreached_s=30, unreached="timeout"))
     status.others.add(address="h:1", trouble="no answer")
-    status.others.add(node="n3", silence_s=99, drained=True)
+    status.others.add(node="n3", position=1, drained=True)
+    status.others.add(node="n4", position=20 << 20)
     texts = [alarm.text for alarm in of_cluster(status)]
     assert "No node leads" in texts[0] and "does not answer" in texts[1]
     assert texts[2:] == [
         "Node n1 does not reach the shared log since 30 s: timeout",
         "Node h:1: no answer",
-        "Node n3 has got nothing new for 99 s.",
+        "Node n3 is behind by 20.0 MiB of the log.",
         "Node n3 is drained: it sends its clients away.",
     ]
+
+
+async def test_the_overview_does_not_wait_for_a_cluster_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.console.pages.overview._CLUSTER_S", 0.01)
+
+    class Silent:
+        async def get_cluster(self, _request: object, _manager: object) -> pb.ClusterStatus:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    management = Management()
+    management.serve({"Cluster": Silent()})
+    session = ConsoleSession(None, Caller(False), "h", 0.0)  # type: ignore[arg-type]  # the overview asks it nothing
+    async with patience():
+        values = await overview(Visit(session, SUPER_USER, management, {}), Sampler(management))
+    (alarm,) = values["alarms"]  # type: ignore[misc]
+    assert alarm.is_severe and "did not answer within" in alarm.text
 
 
 async def test_the_overview_says_what_needs_a_person(node: Node, admin: Browser) -> None:
