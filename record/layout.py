@@ -109,3 +109,4 @@ class Kind(IntEnum):
     GATEWAY_LEFT = 33
     LOG_TRIMMED = 34
     TOPIC_PARTITIONS = 35
+    SEGMENT_UPLOADED = 36

@@ -376,6 +376,19 @@ class LogTrimmed(ControlRecord, frozen=True):
     begin_time: int  # ms: the store time of the log's first record then, or an earlier time if that is not known
 
 
+class SegmentUploaded(ControlRecord, frozen=True):
+    """An object store has the segment at `base`, in an object that was read back. Whoever folds the log may remove its
+    own file of the segment. Ignored when the log begins behind `base`."""
+
+    kind = Kind.SEGMENT_UPLOADED
+    base: int  # position of its first byte
+    end: int  # position behind its last record
+    size: int  # bytes of the object
+    name: str  # of the object, from the begin of the tier's address
+    time_ms: int = 0  # store time of its first record; 0: it has none
+    removed: Sequence[tuple[int, int]] = ()  # ranges [begin, end) of the segment that the object may lack
+
+
 def subscribed(client_id: bytes, subscriptions: Sequence[StoredSubscription]) -> bytes:
     """Return the frame of `Subscribed`. The `replay` of a subscription with QoS above 0 is where it begins."""
     rows = [

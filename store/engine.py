@@ -32,7 +32,9 @@ from store.log.disk import Disk
 from store.log.writer import Clock, SealedBatch, clock_ms
 from store.opening import OpenedStore, open_store
 from store.retention.retention import Retention
+from store.retention.tier_lists import ManifestList, RecordList, TierList
 from store.tier.objects import Objects
+from store.tier.tier import Tier
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Engine(LocalStore):
             self._held.wait_for_commits,
             opened.clock,
             opened.tier,
+            self._list_of(opened.tier),
         )
         self.gateway_registry = GatewayRegistry(self._views.gateways, self._log.append, opened.config.lease_s)
         self._segment_end = 0  # of the segment that was written last
@@ -107,6 +110,14 @@ class Engine(LocalStore):
             await engine.close_after_failed_start()
             raise
         return engine
+
+    def _list_of(self, tier: Tier | None) -> TierList | None:
+        """Who changes what is in the tier."""
+        if tier is None:
+            return None
+        if self.meta.shared:
+            return RecordList(tier, self._views, self._log.append, self.meta.log_id, self._writer.epoch)
+        return ManifestList(tier, self._views)
 
     async def _start(self) -> None:
         """Start what happens by itself."""

@@ -311,7 +311,7 @@ class LocalStore(Queries):
 
     def _close_files(self) -> None:
         if self._tier is not None:
-            self._tier.close()
+            self._tier.close(wait=not self.meta.shared)  # threads of a shared log's tier write nothing to the folder
         self._database.close()
         self._segments.close()
         if self._is_discarded:

@@ -1,6 +1,7 @@
 """Opens a data folder: recovers the log, opens the views and folds what they lack."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -66,8 +67,7 @@ def open_store(
     needs_old_segments: bool = True,
 ) -> OpenedStore:
     """Open and recover a data folder. objects, needs_old_segments: see `Engine.open`."""
-    if objects is None and config.tier.is_on:
-        objects = open_objects(config.tier.store, config.tier.options)
+    objects = objects_of(config, objects)
     with ExitStack() as undo:
         folder = Folder(path, disk)
         undo.callback(folder.close)
@@ -92,18 +92,34 @@ def open_store(
         undo.callback(database.close)
         views = open_views(database, config, segments, recovered)
         if objects is None and needs_old_segments and views.begin < recovered.begin:
-            text = f"segments before {recovered.begin} are in a tier, and none is configured"
-            raise StoreError(f"{text}: set tier.store, or remove {folder.log / TIERED} to give them up")
+            raise StoreError(f"{no_tier(recovered.begin)}, or remove {folder.log / TIERED} to give them up")
         _replay(views, segments, recovered.end)
         store_time = max(views.store_time, recovered.store_time)
         meta = folder.begin_epoch(meta, recovered.end)
         writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
         writer.open()
         undo.pop_all()
-    tier = None
-    if objects is not None:
-        tier = Tier(segments, objects, Zstd(), config.tier, [opening.name for opening in meta.openings])
+    tier = tier_of(segments, objects, config, [opening.name for opening in meta.openings])
     return OpenedStore(folder, meta, config, segments, database, views, writer, clock, tier=tier)
+
+
+def objects_of(config: StoreConfig, given: Objects | None) -> Objects | None:
+    """The object store of the tier: the given one, or the configured one; None without a tier. Raises `StoreError`."""
+    if given is None and config.tier.is_on:
+        return open_objects(config.tier.store, config.tier.options)
+    return given
+
+
+def no_tier(begin: int) -> str:
+    """What is wrong if a folder needs a tier, and what to do."""
+    return f"segments before {begin} are in a tier, and none is configured: set tier.store"
+
+
+def tier_of(
+    segments: Segments, objects: Objects | None, config: StoreConfig, openings: Sequence[str] = ()
+) -> Tier | None:
+    """The tier of these segments, if there is one (`Tier`)."""
+    return None if objects is None else Tier(segments, objects, Zstd(), config.tier, openings)
 
 
 def as_made(config: StoreConfig, meta: Meta) -> StoreConfig:

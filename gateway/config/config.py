@@ -389,7 +389,7 @@ def _check(config: Config) -> None:
     for prefix, table in tables.items():
         _require(prefix, check_table(table))
     _require("split.", check_split(config.split, bool(config.cluster.log)))
-    _require("tier.", check_tier(config.tier, bool(config.cluster.log)))
+    _require("tier.", check_tier(config.tier, config.cluster.log))
     _require("cluster.", check_cluster(config.cluster, bool(config.split.certificate)))
     if config.http.port < 0 and config.split.role != "gateway":
         raise ConfigError("http.port must be between 0 and 65535: only a gateway may have none")

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 
 from gateway.config.config import Config
+from gateway.config.tier import address
 from store.config import StoreConfig, TierConfig
 
 
@@ -13,4 +14,5 @@ def store_config(config: Config) -> StoreConfig:
     settings["retention_parents"] = {name.encode(): age_s for name, age_s in config.store.retention_parents.items()}
     settings["retry_delays_s"] = tuple(config.store.retry_delays_s)
     settings["lease_s"] = settings.pop("lease_ms") / 1000
-    return StoreConfig(**settings, tier=TierConfig(**asdict(config.tier)))
+    url, options = address(config.tier, config.cluster)
+    return StoreConfig(**settings, tier=TierConfig(**{**asdict(config.tier), "store": url, "options": options}))

@@ -3,17 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.config.cluster import Options
+from gateway.config.cluster import ClusterConfig, Options
 from gateway.config.limits import bounded, check_table
 
 _SCHEMES: Final = ("s3", "gs", "az", "file")  # as `store.tier.stores` knows them
+CLUSTER: Final = "cluster"
 
 
 @dataclass(slots=True)
 class TierConfig:
     """Where old segments go. Without `store` they stay on this node's disk; the same names as `store.config`."""
 
-    store: str = ""  # "s3://bucket/prefix", "gs://…", "az://…", "file:///folder"
+    # "s3://bucket/prefix", "gs://…", "az://…", "file:///folder"; "cluster": the object store of `cluster.log`
+    store: str = ""
     # Bytes of the log that stay on this disk too. Older segments are only in the tier.
     retention_local_bytes: int = bounded(1 << 30, 0, 1 << 60)
     cache_bytes: int = bounded(64 << 20, 0, 1 << 40)  # blocks of old segments in memory
@@ -21,15 +23,24 @@ class TierConfig:
     options: Options = field(default_factory=dict)  # of the object store: endpoint, region, credentials, …
 
 
-def check(tier: TierConfig, is_clustered: bool) -> str:
-    """Return what is wrong, starting with the name of the setting, or ""."""
+def check(tier: TierConfig, log: str) -> str:
+    """Return what is wrong, starting with the name of the setting, or "". log: `cluster.log`."""
     if not tier.store:
         return "store is needed by the other settings of [tier]" if tier != TierConfig() else ""
-    if is_clustered:
-        return "store is for a single node: a node of a cluster has no tier"
     if wrong := check_table(tier):
         return wrong
+    known = ", ".join(f"{each}://" for each in _SCHEMES)
+    if tier.store == CLUSTER:
+        if log.partition("://")[0] not in _SCHEMES:
+            return f"store is {CLUSTER!r} only where cluster.log is an object store: give an address with {known}"
+        return "options are those of [cluster.options] where store is 'cluster'" if tier.options else ""
     if tier.store.partition("://")[0] not in _SCHEMES or "://" not in tier.store:
-        known = ", ".join(f"{each}://" for each in _SCHEMES)
         return f"store begins with one of {known}, not {tier.store!r}"
     return ""
+
+
+def address(tier: TierConfig, cluster: ClusterConfig) -> tuple[str, Options]:
+    """Where the objects are, and the options of the object store."""
+    if tier.store == CLUSTER:
+        return f"{cluster.log.rstrip('/')}/tier", cluster.options
+    return tier.store, tier.options

@@ -184,6 +184,16 @@ class ClusterMember:
             "silence_s": round(self.figures()["silence_seconds"], 1),
             "trouble": self.trouble(),
         }
+        local = self._store.local
+        tier = None if local is None else local.stats().tier
+        if tier is not None:
+            about["tier"] = {
+                "segments": tier.segments,
+                "object_bytes": tier.object_bytes,
+                "local_begin": tier.local_begin,
+                "waiting_bytes": tier.waiting_bytes,
+                "error": tier.error,
+            }
         if engine is not None:
             names = [name.partition(b"/")[0].decode() for name in engine.gateway_registry.figures]
             about["gateways"] = sorted(names)

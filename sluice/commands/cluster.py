@@ -115,6 +115,13 @@ def lines_of(status: dict[str, Any]) -> list[str]:
     if status["role"] == "leader":
         lines.append(f"  gateways: {', '.join(status['gateways']) or 'none'}")
         lines += [f"  clients of {each['node']}: {_counted(each)}" for each in status["clients"]]
+    if (tier := status["tier"]) is not None:
+        waiting = f", {tier['waiting_bytes']} bytes wait for it" if tier["waiting_bytes"] else ""
+        lines.append(
+            f"  {tier['segments']} segments are in the tier, and files begin at {tier['local_begin']}{waiting}"
+        )
+        if tier["error"]:
+            lines.append(f"  the tier does not answer: {tier['error']}")
     if status.get("digest"):
         lines.append(f"  digest of the views at position {status['digest_at']}: {status['digest']}")
     if status["unreached"]:

@@ -27,6 +27,7 @@ from store.exports.until import Until
 from store.local_store import LocalStore
 from store.log.disk import Disk
 from store.log.writer import Clock, clock_ms
+from store.tier.objects import Objects
 
 logger = logging.getLogger(__name__)
 
@@ -87,14 +88,17 @@ class ClusteredStore:
         cluster: ClusteredStoreConfig,
         disk: Disk | None = None,
         clock: Clock = clock_ms,
+        objects: Objects | None = None,
     ) -> "ClusteredStore":
         """Open the folder. Create it if it does not exist. The shared log is not asked yet.
+
+        objects: the object store of the tier, in place of the configured one.
 
         Raises `StoreError` if the folder has a log of its own, or another process has it open, and OSError.
         """
         store = cls(path, config, cluster)
         store._clock = clock
-        store._replica = await Replica.open(path, config, disk or Disk(), clock, store._on_leadership_over)
+        store._replica = await Replica.open(path, config, disk or Disk(), clock, store._on_leadership_over, objects)
         return store
 
     async def run(self) -> None:

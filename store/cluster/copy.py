@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from store.cluster.history import History, unpack_history
+from store.cluster.shared_log import SharedLogMisconfigured
 from store.cluster.slot import Founded
 from store.config import StoreConfig
 from store.data_folder import META, Folder, Meta, read_meta
@@ -20,9 +21,12 @@ from store.log.disk import Disk
 from store.log.recovery import clear
 from store.log.segments import Segments
 from store.log.writer import Clock, Writer
-from store.opening import OpenedStore, as_made, open_views, recover_views
+from store.opening import OpenedStore, as_made, no_tier, open_views, recover_views, tier_of
 from store.repair.salvage import forget_reclaimed
+from store.tier.objects import Objects
 from store.views.database.database import saved_checkpoint
+from store.views.log_begin import saved_begin
+from store.views.uploaded import saved_segments
 
 logger = logging.getLogger(__name__)
 
@@ -58,16 +62,21 @@ def found_copy(folder: Folder, founded: Founded) -> None:
     folder.write_meta(meta)
 
 
-def open_copy(folder: Folder, config: StoreConfig, clock: Clock, disk: Disk) -> tuple[OpenedStore, History] | None:
-    """Open the folder's copy, with what the slots had decided up to its end.
+def open_copy(
+    folder: Folder, config: StoreConfig, clock: Clock, disk: Disk, objects: Objects | None
+) -> tuple[OpenedStore, History] | None:
+    """Open the folder's copy, with what the slots had decided up to its end. objects: the object store of its tier.
 
-    None if there is none, and if it is damaged: it is removed then. Raises OSError.
+    None if there is none, and if it is damaged: it is removed then. Raises `SharedLogMisconfigured` if it needs a tier,
+    and OSError.
     """
     if not (folder.path / META).exists():
         return None
     meta = read_meta(folder.path)
     try:
-        return _open(folder, meta, config, clock, disk, None)
+        return _open(folder, meta, config, clock, disk, None, objects)
+    except SharedLogMisconfigured:
+        raise
     except StoreError as error:
         logger.warning("the copy of the log in %s is read from the shared log again: %s", folder.path, error)
     folder.clear()
@@ -75,16 +84,22 @@ def open_copy(folder: Folder, config: StoreConfig, clock: Clock, disk: Disk) -> 
 
 
 def open_new_copy(
-    folder: Folder, config: StoreConfig, clock: Clock, disk: Disk, founded: History
+    folder: Folder, config: StoreConfig, clock: Clock, disk: Disk, founded: History, objects: Objects | None
 ) -> tuple[OpenedStore, History]:
     """Make and open a copy of the log that was founded in this slot. Raises `StoreError` and OSError."""
     assert founded.founded is not None
     found_copy(folder, founded.founded)
-    return _open(folder, read_meta(folder.path), config, clock, disk, founded)
+    return _open(folder, read_meta(folder.path), config, clock, disk, founded, objects)
 
 
 def _open(
-    folder: Folder, meta: Meta, config: StoreConfig, clock: Clock, disk: Disk, founded: History | None
+    folder: Folder,
+    meta: Meta,
+    config: StoreConfig,
+    clock: Clock,
+    disk: Disk,
+    founded: History | None,
+    objects: Objects | None,
 ) -> tuple[OpenedStore, History]:
     """`founded`: the copy is new. Raises `StoreError` for any damage."""
     with ExitStack() as undo:
@@ -102,12 +117,19 @@ def _open(
         history = founded or history_of(database.checkpoint().slots)
         if recovered.end != history.end:
             raise StoreError(f"its log ends at {recovered.end}, and its views at {history.end}")
+        for segment in saved_segments(database):  # behind what the folder's list has
+            segments.add_tiered(segment)
+        segments.trim_tiered(saved_begin(database))
         views = open_views(database, config, segments, recovered)
+        if objects is None and views.begin < recovered.begin:
+            raise SharedLogMisconfigured(no_tier(recovered.begin))
+        views.uploaded.follower = segments
         store_time = max(views.store_time, recovered.store_time)
         writer = Writer(segments, recovered.end, store_time, meta.epoch, config.policy, clock)
         writer.open()
         undo.pop_all()
-    return OpenedStore(folder.again(), meta, config, segments, database, views, writer, clock), history
+    tier = tier_of(segments, objects, config)
+    return OpenedStore(folder.again(), meta, config, segments, database, views, writer, clock, tier=tier), history
 
 
 def history_of(slots: bytes) -> History:

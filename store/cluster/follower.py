@@ -6,10 +6,11 @@ from contextlib import suppress
 
 from store.api import Appended
 from store.config import StoreConfig
-from store.errors import StoreError
+from store.errors import StoreClosed, StoreError, TierUnavailable
 from store.local_store import LocalStore
 from store.log.writer import SealedBatch
 from store.opening import OpenedStore
+from store.retention.local_files import LocalFiles
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,19 @@ class Follower(LocalStore):
     def __init__(self, opened: OpenedStore, config: StoreConfig, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(opened, config, loop)
         self._check_s = config.retention_check_s
+        self._local_files: LocalFiles | None = None
+        self._tiered = self._segments.tiered  # what was in the tier when files were removed last
+        if self._tier is not None:
+            self._local_files = LocalFiles(
+                opened.config,
+                self._segments,
+                self._views,
+                self._tier,
+                self._removal,
+                self._stopped,
+                _wait_for_nothing,
+                True,
+            )
         self._is_due = asyncio.Event()  # files are to be removed, or a stop
         self._removing: asyncio.Task[None] | None = None
 
@@ -56,17 +70,23 @@ class Follower(LocalStore):
         await self._loop.run_in_executor(None, self._close_files)
 
     def _after_batch(self, _: SealedBatch) -> None:
-        if self._removal.is_due:
+        if self._removal.is_due or self._segments.tiered is not self._tiered:
             self._is_due.set()
 
     async def _remove_forever(self) -> None:
         while True:
-            await self._is_due.wait()
+            with suppress(TimeoutError):  # the disk may get full, or the tier answer
+                async with asyncio.timeout(None if self._local_files is None else self._check_s):
+                    await self._is_due.wait()
             if self._stopped.is_set():
                 return
             self._is_due.clear()
+            self._tiered = self._segments.tiered
             try:
                 await self._removal.remove()
+                if self._local_files is not None:
+                    with suppress(StoreClosed, TierUnavailable):  # the tier has said so
+                        await self._local_files.remove()
                 await self._removal.drop_generations(self._pause)
             except (StoreError, OSError):
                 logger.exception("segments could not be removed; the next try is in %g s", self._check_s)
@@ -77,3 +97,7 @@ class Follower(LocalStore):
         """Sleep, or until the stop."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), seconds)
+
+
+async def _wait_for_nothing() -> None:
+    """A follower appends no records about held messages. Those that it folds name records, and need no file."""

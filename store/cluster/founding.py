@@ -53,6 +53,9 @@ async def found(path: Path, config: StoreConfig, log: SharedLog, node: str, disk
         raise StoreError("the shared log has slots already: give an address where there is nothing")
     loop = asyncio.get_running_loop()
     opened = await loop.run_in_executor(None, open_store, path, config, disk, clock)
+    if opened.tier is not None:  # the folder stays as it is
+        opened.tier.close()
+        opened.tier = None
     meta = opened.meta
     founded = Founded(uuid.uuid4().hex, meta.segment_size, meta.partitions, meta.generation_segments)
     opened.views.slots_at = lambda position: _history(founded, meta.epoch, position).pack()

@@ -26,7 +26,8 @@ from store.engine import Engine
 from store.errors import StoreClosed, StoreError, StoreFailed
 from store.log.disk import Disk
 from store.log.writer import Clock, SealedBatch, Writer
-from store.opening import OpenedStore
+from store.opening import OpenedStore, objects_of
+from store.tier.objects import Objects
 
 # What a node has to read again after a kill, from a service that is slower than its disk.
 _UNSAVED_SLOTS: Final = 4096
@@ -79,6 +80,7 @@ class Replica:
         disk: Disk,
         clock: Clock,
         on_over: Callable[[], None],
+        objects: Objects | None = None,
     ) -> None:
         self.engine: Engine | None = None
         self.before_close: BeforeClose | None = None
@@ -88,6 +90,7 @@ class Replica:
         self._disk = disk
         self._clock = clock
         self._on_over = on_over
+        self._objects = objects
         self._loop = asyncio.get_running_loop()
         self._slots = DecidedSlots(History())
         self._saved = 0  # the slot of the last `LocalStore.save`
@@ -98,17 +101,25 @@ class Replica:
 
     @classmethod
     async def open(
-        cls, path: Path, config: StoreConfig, disk: Disk, clock: Clock, on_over: Callable[[], None]
+        cls,
+        path: Path,
+        config: StoreConfig,
+        disk: Disk,
+        clock: Clock,
+        on_over: Callable[[], None],
+        objects: Objects | None = None,
     ) -> "Replica":
         """Open the copy of the log in a folder. What is damaged in it is removed, and comes from the slots again.
 
-        Raises `StoreError` if the folder has a log of its own, or another process has it open, and OSError.
+        objects: the object store of the tier, in place of the configured one. Raises `StoreError` if the folder has a
+        log of its own, or another process has it open, `SharedLogMisconfigured` if it needs a tier, and OSError.
         """
         unsaved = min(config.view_flush_bytes, _UNSAVED_BYTES)
         config = replace(config, policy="shared", view_flush_bytes=unsaved)
+        objects = objects_of(config, objects)
         loop = asyncio.get_running_loop()
         folder = await loop.run_in_executor(None, open_folder, path, disk)
-        replica = cls(folder, config, disk, clock, on_over)
+        replica = cls(folder, config, disk, clock, on_over, objects)
         try:
             await replica._open()
         except BaseException:
@@ -134,7 +145,7 @@ class Replica:
                 raise SlotRemoved(slot.number, slot.number + 1)  # the records before it are in a snapshot
             await self._take(
                 await self._loop.run_in_executor(
-                    None, open_new_copy, self._folder, self._config, self._clock, self._disk, history
+                    None, open_new_copy, self._folder, self._config, self._clock, self._disk, history, self._objects
                 )
             )
         elif isinstance(slot.content, LeaderClaim):
@@ -178,6 +189,7 @@ class Replica:
             writer,
             self._clock,
             decide,
+            opened.tier,
         )
         try:
             self.engine = await Engine.start(self._opened, config)
@@ -263,7 +275,9 @@ class Replica:
         self._opened = None
 
     async def _open(self) -> None:
-        found = await self._loop.run_in_executor(None, open_copy, self._folder, self._config, self._clock, self._disk)
+        found = await self._loop.run_in_executor(
+            None, open_copy, self._folder, self._config, self._clock, self._disk, self._objects
+        )
         self._slots = DecidedSlots(History())
         if found is not None:
             await self._take(found)

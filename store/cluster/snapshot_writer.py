@@ -126,7 +126,8 @@ class _Writing:
         segments = Segments(self._folder / "log", self._meta.segment_size, Disk())
         await _in_thread(segments.find)
         begin = segments.base_of(saved.log_begin)
-        await self._verify(segments, max(begin, self._base.position), history.end)
+        # What has no file here is in the tier, which the leader has verified it for.
+        await self._verify(segments, max(begin, segments.begin, self._base.position), history.end)
         files = [await self._segment(segments, base, history.end) for base in segments.bases if base >= begin]
         files += [await self._file(path, LOG) for path in await self._others("log")]
         files += [await self._file(path, VIEWS) for path in await self._others("views")]

@@ -19,7 +19,7 @@ from store.log.damaged_ranges import read_damaged, write_damaged
 from store.log.disk import Disk
 from store.log.ranges import NO_RANGES, Ranges
 from store.log.removed_ranges import NOTHING_REMOVED, Removed, read_removed, write_removed
-from store.log.tiered import NOTHING_TIERED, Tiered, read_tiered, write_tiered
+from store.log.tiered import NOTHING_TIERED, Tiered, TieredSegment, read_tiered, write_tiered
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,14 @@ class Segments:
     def set_tiered(self, tiered: Tiered) -> None:
         """Set what is in the tier. For any thread."""
         self.tiered = tiered
+
+    def add_tiered(self, segment: TieredSegment) -> None:
+        """Note that a segment is in the tier."""
+        self.tiered = self.tiered.with_segment(segment)
+
+    def trim_tiered(self, begin: int) -> None:
+        """Forget what is in the tier before `begin`."""
+        self.tiered = self.tiered.since(begin)
 
     def write_gone(self, folder: Path, end: int) -> None:
         """Write the ranges that are not read, and what is in the tier, into the folder of a copy of this log that ends

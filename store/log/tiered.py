@@ -5,7 +5,7 @@ It is the node's copy of the newest manifest in the tier. A local segment may go
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -65,6 +65,18 @@ class Tiered:
     def moved(self, folder: str) -> "Tiered":
         """A list of the same segments for a new folder of the tier, which has no manifest yet."""
         return Tiered(folder, segments=self.segments)
+
+    def with_segment(self, segment: TieredSegment) -> "Tiered":
+        """The list with one segment more, unless it has that one, or a later one."""
+        if self.segments and segment.base <= self.segments[-1].base:
+            return self
+        return replace(self, segments=(*self.segments, segment))
+
+    def since(self, begin: int) -> "Tiered":
+        """The list without the segments before `begin`."""
+        if not self.segments or self.segments[0].base >= begin:
+            return self
+        return replace(self, segments=tuple(each for each in self.segments if each.base >= begin))
 
     def up_to(self, position: int, size: int) -> "Tiered":
         """What a copy of the log that ends at `position` has in the tier. It writes to a folder of its own.

@@ -16,14 +16,16 @@ from contextlib import suppress
 from store.api import Appended
 from store.config import StoreConfig
 from store.control import LogTrimmed
-from store.errors import LogCorrupt, StoreFailed
+from store.errors import LogCorrupt, StoreClosed, StoreFailed, TierUnavailable
 from store.log.commitlog import CommitLog
 from store.log.reader import LogReader
 from store.log.segments import Segments
 from store.log.writer import Clock
 from store.retention.compaction import Compaction
 from store.retention.expiry import Expiry
+from store.retention.local_files import LocalFiles
 from store.retention.removal import Removal
+from store.retention.tier_lists import TierList
 from store.retention.tiering import Tiering
 from store.tier.tier import Tier
 from store.views.fold import Views
@@ -50,7 +52,9 @@ class Retention:
         wait_for_held: Callable[[], Awaitable[None]],
         clock: Clock,
         tier: Tier | None = None,
+        listed: TierList | None = None,
     ) -> None:
+        """listed: the list of what is in the tier, if there is one."""
         self._config = config
         self._expiry = Expiry(config, segments, reader, views, log, clock)
         self._segments = segments
@@ -66,9 +70,11 @@ class Retention:
         self._compaction = Compaction(config, segments, views, self._expiry, removal, self._flush, stopped)
         self._is_disk_low = False  # and nothing can be removed: a warning says so
         self._tiering: Tiering | None = None
-        if tier is not None:
-            self._tiering = Tiering(
-                config, segments, views, log, tier, removal, stopped, wait_for_held, self.segment_begun
+        self._local_files: LocalFiles | None = None
+        if tier is not None and listed is not None:
+            self._tiering = Tiering(config, segments, views, log, tier, listed, stopped, self.segment_begun)
+            self._local_files = LocalFiles(
+                config, segments, views, tier, removal, stopped, wait_for_held, listed.is_shared
             )
 
     def start(self) -> None:
@@ -102,11 +108,16 @@ class Retention:
         Raises `StoreError` and OSError. The next check continues then.
         """
         async with self._one:
-            if self._tiering is not None and not self._stopped.is_set() and not self._log.failed:
-                await self._tiering.remove_local()
+            if self._local_files is not None and not self._stopped.is_set() and not self._log.failed:
+                await self._remove_local(self._local_files)
             await self._remove_expired()
             await self.removal.drop_generations(self._pause)
             await self._compact()
+
+    async def _remove_local(self, files: LocalFiles) -> None:
+        """Remove files of segments that are in the tier. What the log lets go is removed all the same if that fails."""
+        with suppress(StoreClosed, TierUnavailable):  # the tier has said so
+            await files.remove()
 
     async def _compact(self) -> None:
         """Free the disk of records that nobody needs, in segments that others need. Removing segments comes first."""

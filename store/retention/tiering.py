@@ -1,15 +1,14 @@
-"""Moves old segments into the tier: uploads closed segments, removes their files when there is room to gain, and lets
-the tier forget what is before the log's begin.
+"""Moves old segments into the tier: uploads closed segments, and lets the tier forget what is before the log's begin.
 
 The order of its steps makes a crash between any two of them harmless. A segment is verified and written into an
-object; the object is read back; a manifest in the tier names it; then the list in the data folder does. Only what this
-list has may lose its file. Objects that no manifest names are swept.
+object; the object is read back; then the list of what is in the tier has it (`store.retention.tier_lists`). Only what
+this list has may lose its file (`store.retention.local_files`). Objects that the list does not name are swept.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -20,7 +19,8 @@ from store.log.commitlog import CommitLog
 from store.log.recovery import batches_read, continues
 from store.log.segments import Segments, segment_name
 from store.log.tiered import TieredSegment
-from store.retention.removal import Removal
+from store.retention.tier_lists import TierList
+from store.retention.until_stopped import until_stopped
 from store.tier.segment_object import ObjectDamaged
 from store.tier.tier import Tier
 from store.views.fold import Views
@@ -32,7 +32,7 @@ _REST: Final = 1.0  # the pause after a block, as a multiple of its time: an upl
 
 class Tiering:
     """Uploads one segment after the other, in a task and a thread of its own: a store that is slow or away holds up
-    nothing else. `remove_local` belongs to the task of retention."""
+    nothing else."""
 
     def __init__(
         self,
@@ -41,9 +41,8 @@ class Tiering:
         views: Views,
         log: CommitLog,
         tier: Tier,
-        removal: Removal,
+        listed: TierList,
         stopped: asyncio.Event,
-        wait_for_held: Callable[[], Awaitable[None]],
         on_uploaded: Callable[[], None],
     ) -> None:
         """on_uploaded: another segment is in the tier, so that its file may be removed."""
@@ -52,9 +51,8 @@ class Tiering:
         self._views = views
         self._log = log
         self._tier = tier
-        self._removal = removal
+        self._list = listed
         self._stopped = stopped
-        self._wait_for_held = wait_for_held
         self._on_uploaded = on_uploaded
         self._is_due = asyncio.Event()  # a segment is closed, or the log's begin has moved, or a stop
         self._task: asyncio.Task[None] | None = None
@@ -85,18 +83,9 @@ class Tiering:
         async with self._one:
             await self._upload_closed()
 
-    async def remove_local(self) -> None:
-        """Remove the oldest files of segments that are in the tier, down to the configured bytes, or until the disk has
-        room. Raises `StoreError` and OSError."""
-        cut = await self._local_cut()
-        if cut > max(self._segments.begin, self._views.begin):
-            # As with retention: held messages enter by copies from now on, and none enters by its record meanwhile.
-            await self._removal.keep_held(cut)
-            await self._wait_for_held()
-            await self._removal.remove_local(cut)
-
     async def _upload_closed(self) -> None:
-        await self._trim()
+        if await until_stopped(self._stopped, self._list.trim()):
+            self._is_swept = False
         while not self._stopped.is_set() and not self._log.failed:
             base = self._next()
             if base + self._segments.size > self._closed_end() or base == self._damaged:
@@ -108,7 +97,7 @@ class Tiering:
                 logger.error("a damaged segment cannot go to the tier, and neither can those behind it: %s", error)
             self._on_uploaded()
         if not self._is_swept and not self._stopped.is_set():
-            await self._tier.write(self._tier.sweep)
+            await until_stopped(self._stopped, self._list.sweep())
             self._is_swept = True
 
     def _next(self) -> int:
@@ -121,35 +110,16 @@ class Tiering:
         """Where the closed segments end. The one with the log's last byte is not closed, even if it is full."""
         return self._segments.base_of(max(self._views.checkpointed - 1, 0))
 
-    async def _local_cut(self) -> int:
-        """Up to where files of segments may go."""
-        segments, last = self._segments, self._tier.tiered.last
-        if last is None:
-            return 0
-        end = min(last.base + segments.size, self._closed_end())
-        room = 0
-        if self._config.retention_free_bytes:
-            run = asyncio.get_running_loop().run_in_executor
-            room = await run(None, segments.cut_for_room, self._config.retention_free_bytes, self._log.end, 0)
-        cut, left = segments.begin, self._log.end - segments.begin - segments.hole_bytes()
-        while cut + segments.size <= end:
-            left -= segments.size_on_disk(cut)
-            if left < self._config.tier.retention_local_bytes and cut + segments.size > room:
-                break
-            cut += segments.size
-        return cut
-
     async def _upload(self, base: int) -> None:
         """Upload a segment, and let the list have it. Raises `LogCorrupt` if it is damaged."""
-        tier = self._tier
         self._is_swept = False
-        segment = await tier.write(self._put, base)
+        segment = await until_stopped(self._stopped, self._tier.write(self._put, base))
         if segment is None or base < self._views.begin:
             return  # retention was faster
-        if len(self._known()) < len(self._tier.tiered.segments):
-            self._views.forget_tiered()
-        if await tier.write(tier.publish, [*self._known(), segment]):
-            logger.debug("segment %s is in the tier: %d bytes", segment_name(base), segment.size)
+        following, ranges = base + self._segments.size, self._segments.removed.ranges
+        removed = [(max(begin, base), min(end, following)) for begin, end in ranges if base < end and begin < following]
+        await until_stopped(self._stopped, self._list.add(segment, removed))
+        logger.debug("segment %s is in the tier: %d bytes", segment_name(base), segment.size)
 
     def _put(self, base: int) -> TieredSegment | None:
         """Upload a segment, in the tier's thread. None if its file is gone."""
@@ -157,7 +127,7 @@ class Tiering:
             with self._segments.reading(base) as read:
                 end, time_ms = self._verified(base, read)
                 pace = _Pace(self._stopped)
-                return self._tier.upload(base, end, time_ms, _checked(read), pace.rest)
+                return self._tier.upload(self._list.start_for(base), base, end, time_ms, _checked(read), pace.rest)
         except FileNotFoundError:
             return None
         except ObjectDamaged as error:
@@ -178,18 +148,6 @@ class Tiering:
         if end < following and not continues(self._segments, following, end):
             raise LogCorrupt(segment_name(base), end, "damaged record")
         return min(end, following), time_ms
-
-    async def _trim(self) -> None:
-        """Let the tier forget what is before the log's begin."""
-        known = self._known()
-        if len(known) < len(self._tier.tiered.segments):
-            self._views.forget_tiered()  # before the list does: reads that are under way look again
-            self._is_swept = False
-            await self._tier.write(self._tier.publish, known)
-
-    def _known(self) -> list[TieredSegment]:
-        """The segments in the tier that the log has not let go."""
-        return [segment for segment in self._tier.tiered.segments if segment.base >= self._views.begin]
 
     async def _run(self) -> None:
         while not self._stopped.is_set() and not self._log.failed:

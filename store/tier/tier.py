@@ -9,6 +9,9 @@ there: only the newest always stays. Objects that are written for manifest n are
 manifest n may remove all objects with numbers up to n that it does not name: nobody else can still be about to name
 them. Somebody who finds the next number taken, because a copy of the data folder was started, goes on in a new folder,
 and never removes from the old one (docs/decisions/0044).
+
+The log of several nodes has no manifests. Its records say what the tier has, and the epoch of a leader takes the place
+of a manifest's number (`store.retention.tier_lists`, docs/decisions/0047).
 """
 
 import asyncio
@@ -17,7 +20,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -54,7 +57,12 @@ class Tier:
     """The segments of one log that an object store has. Methods are for the loop except where they say otherwise."""
 
     def __init__(
-        self, segments: Segments, objects: Objects, codec: Codec, config: TierConfig, openings: Sequence[str] = ()
+        self,
+        segments: Segments,
+        objects: Objects,
+        codec: Codec,
+        config: TierConfig,
+        openings: Sequence[str] = (),
     ) -> None:
         """openings: the names of the times that the data folder was opened, the last one is that of this process; none
         for a process that only reads."""
@@ -67,6 +75,7 @@ class Tier:
         self._lock = threading.Lock()  # of `_indexes` and the numbers
         self._readers: Executor = ThreadPoolExecutor(config.max_reads, "sluice-tier-read")
         self._writer: Executor = ThreadPoolExecutor(1, "sluice-tier-write")
+        self._counted = segments.tiered  # whose bytes are known
         self._object_bytes = _total(segments.tiered)
         self._unpublished: TieredSegment | None = None  # uploaded last; no manifest may name it yet
         self._closed = False
@@ -82,6 +91,9 @@ class Tier:
     @property
     def object_bytes(self) -> int:
         """Bytes of all objects in the tier."""
+        if self._counted is not self.tiered:
+            self._counted = self.tiered
+            self._object_bytes = _total(self._counted)
         return self._object_bytes
 
     @property
@@ -147,18 +159,22 @@ class Tier:
         found = b"".join(pieces)
         return found + bytes(min(length, self._segments.size - offset) - len(found))
 
-    def upload(self, base: int, end: int, time_ms: int, read: Read, rest: Callable[[], None]) -> TieredSegment:
-        """Write a segment into an object, read that back, and return the entry for a manifest. Blocks.
-
-        end: position behind its last record, time_ms: store time of its first one. read: of the segment; rest: is
-        called between blocks. Raises `TierUnavailable`, also if the object is not what was written, and `StoreClosed`.
-        """
+    def start_for(self, base: int) -> str:
+        """How the name of a segment's object begins that the next manifest is to have. Raises OSError."""
         tiered = self._in_folder()
+        return object_start(_above(tiered), tiered.number + 1, base)
+
+    def upload(
+        self, start: str, base: int, end: int, time_ms: int, read: Read, rest: Callable[[], None]
+    ) -> TieredSegment:
+        """Write a segment into an object, read that back, and return its entry for the list. Blocks.
+
+        start: how the object's name begins. end: position behind its last record, time_ms: store time of its first one.
+        read: of the segment; rest: is called between blocks. Raises `TierUnavailable`, also if the object is not what
+        was written, and `StoreClosed`.
+        """
         self._check_open()
-        if tiered.number and not self._writing.attempt(self._objects.list, _folder_of_manifests(tiered)):
-            raise self._writing.failed(_other_store(tiered))  # before segments fill a disk that is not the tier's
-        number = tiered.number + 1
-        start = f"{_above(tiered)}/segments/{number:0{_DIGITS}}-{base:0{_DIGITS}}-"
+        self._check_store()  # before segments fill a disk that is not the tier's
         left = self._unpublished
         if left is not None and left.name.startswith(start):
             with suppress(ObjectDamaged):
@@ -180,6 +196,10 @@ class Tier:
         self._verify(segment, rest)
         return segment
 
+    def is_there(self, segment: TieredSegment) -> bool:
+        """Whether the object of a segment can be found, with its size. Raises `TierUnavailable`. Blocks."""
+        return self._request(self._objects.size, segment.name) == segment.size
+
     def publish(self, segments: Sequence[TieredSegment]) -> bool:
         """Let the tier have these segments: write the next manifest, and then the list in the data folder. Blocks.
 
@@ -199,7 +219,7 @@ class Tier:
         numbers = {number_of(each) for each in self._request(self._objects.list, _folder_of_manifests(tiered))}
         is_newest = max(numbers) == new.number
         if is_newest and tiered.number and tiered.number not in numbers:
-            raise self._writing.failed(_other_store(tiered))
+            raise self._writing.failed(_other_store(_manifest(tiered)))
         if found.opening in self._openings and is_newest:
             self._keep(found)
             return found == new
@@ -221,15 +241,18 @@ class Tier:
         tiered = self.tiered
         if not tiered.number:
             return 0
-        above = _above(tiered)
-        named = {segment.name for segment in tiered.segments}
-        old = [
-            name
-            for name in self._request(self._objects.list, f"{above}/segments")
-            if name not in named and number_of(name) <= tiered.number
-        ]
+        removed = self.remove_unnamed(_above(tiered), tiered.number, {segment.name for segment in tiered.segments})
         manifests = self._request(self._objects.list, _folder_of_manifests(tiered))
-        old += [name for name in manifests if number_of(name) < tiered.number]
+        old = [name for name in manifests if number_of(name) < tiered.number]
+        if old:
+            self._request(self._objects.delete, old)
+        return removed + len(old)
+
+    def remove_unnamed(self, above: str, number: int, named: Collection[str]) -> int:
+        """Remove the objects of segments in a folder that have numbers up to `number` and other names than these.
+        Returns how many. Raises `TierUnavailable`. Blocks."""
+        found = self._request(self._objects.list, f"{above}/segments")
+        old = [name for name in found if name not in named and number_of(name) <= number]
         if old:
             self._request(self._objects.delete, old)
         return len(old)
@@ -245,11 +268,11 @@ class Tier:
         """End uploads, and refuse further requests."""
         self._closed = True
 
-    def close(self) -> None:
-        """End the threads. Blocks until requests that are under way have ended."""
+    def close(self, wait: bool = True) -> None:
+        """End the threads. Blocks until requests that are under way have ended, unless `wait` is false."""
         self.stop()
         for executor in (self._readers, self._writer):
-            executor.shutdown(cancel_futures=True)
+            executor.shutdown(wait, cancel_futures=True)
 
     def _verify(self, segment: TieredSegment, rest: Callable[[], None]) -> None:
         """Read an object and compare it with its checksums. Raises `ObjectDamaged` and `TierUnavailable`."""
@@ -334,11 +357,21 @@ class Tier:
             raise ObjectDamaged(f"it ends at {begin + len(data)}, and has {segment.size} bytes by the list")
         return data
 
+    def _check_store(self) -> None:
+        """Raise `TierUnavailable` if the store is another one than was written to."""
+        tiered, sign = self.tiered, _sign(self.tiered)
+        if tiered.number:
+            is_there = bool(self._writing.attempt(self._objects.list, _folder_of_manifests(tiered)))
+        else:
+            is_there = not sign or self._writing.attempt(self._objects.size, sign) is not None
+        if not is_there:
+            raise self._writing.failed(_other_store(sign))
+
     def _missing(self, direction: "_Direction") -> ObjectDamaged:
         """The error about an object that is not there. Raises `TierUnavailable` if nothing else of the tier is."""
-        tiered = self.tiered
-        if tiered.number and direction.attempt(self._objects.size, _manifest(tiered)) is None:
-            raise direction.failed(_other_store(tiered))
+        sign = _sign(self.tiered)
+        if sign and direction.attempt(self._objects.size, sign) is None:
+            raise direction.failed(_other_store(sign))
         direction.answered()
         return ObjectDamaged("it is missing in the tier")
 
@@ -354,7 +387,6 @@ class Tier:
     def _keep(self, tiered: Tiered) -> None:
         write_tiered(self._segments.folder, tiered, self._segments.disk)
         self._segments.set_tiered(tiered)
-        self._object_bytes = _total(tiered)
 
     def _in_folder(self) -> Tiered:
         """What is in the tier, with a folder to write to."""
@@ -415,8 +447,20 @@ class _Direction:
                 logger.warning("the tier answers: %s", self._works)
 
 
-def _other_store(tiered: Tiered) -> str:
-    return f"{_manifest(tiered)} is not there: this is not the store that was written to, or it is not mounted"
+def object_start(above: str, number: int, base: int) -> str:
+    """How the name of a segment's object begins in a folder. It is written for this manifest, or in this epoch."""
+    return f"{above}/segments/{number:0{_DIGITS}}-{base:0{_DIGITS}}-"
+
+
+def _sign(tiered: Tiered) -> str:
+    """An object that is there if the store is the tier's; "": there is none yet."""
+    if tiered.number:
+        return _manifest(tiered)
+    return tiered.last.name if tiered.last is not None else ""
+
+
+def _other_store(sign: str) -> str:
+    return f"{sign} is not there: this is not the store that was written to, or it is not mounted"
 
 
 def _total(tiered: Tiered) -> int:
@@ -437,5 +481,5 @@ def _manifest(tiered: Tiered) -> str:
 
 
 def number_of(name: str) -> int:
-    """The number of a manifest, or of the manifest for which an object was written."""
+    """The number of a manifest, or of the manifest or the epoch for which an object was written."""
     return int(name.rpartition("/")[2].partition("-")[0])

@@ -52,6 +52,7 @@ from store.views.sessions.sessions import SessionsView
 from store.views.sessions.wills import WillsView
 from store.views.topics.names import Names
 from store.views.topics.retained import RetainedValues
+from store.views.uploaded import UploadedSegments
 
 _PACKET_ID: Final = 2  # fields of `record.decode`
 _PUBLISHER: Final = 4
@@ -92,6 +93,7 @@ class Views:
         self.slots_at: Callable[[int], bytes] | None = None
         self._state = State(database)
         self.log_begin = LogBegin(self._state)
+        self.uploaded = UploadedSegments(self._state)
         self._index = Index(database, files_begin, self.position, self._generation_bytes)
         self._begins = Begins(self._index, self.references, files_time)
         self._begin_where_trimmed()
@@ -430,7 +432,7 @@ class Views:
             if row.flags & FLAG_ADDRESSED:
                 self._address(commit, row.topic, row.handle, offsets[row.handle])
             if row.flags & FLAG_RETAIN:
-                self.retained.fold_moved(row.topic, reference, not row.has_payload, by)
+                self.retained.fold_moved(row.topic, row.frame or reference, not row.has_payload, by)
 
     def _fold_handed_over(self, group: bytes, event: control.ShareHandedOver) -> None:
         finished = self.pops.finished(group, subscription_queue(group), [offset for _, _, offset in event.handed])
@@ -472,6 +474,12 @@ class Views:
     def _fold_log_trimmed(self, subject: bytes, event: control.LogTrimmed) -> None:
         self.log_begin.trimmed(subject, event)
         self._begin_where_trimmed()
+        self.removals += 1
+        self.uploaded.trimmed(self.log_begin.position)
+
+    def _fold_segment_uploaded(self, _: bytes, event: control.SegmentUploaded) -> None:
+        if event.base >= self.log_begin.position:
+            self.uploaded.uploaded(event)
 
     def _begin_where_trimmed(self) -> None:
         if self.log_begin.position and self.log_begin.position >= self._index.begin:
@@ -559,6 +567,7 @@ class Views:
             Kind.GATEWAY_JOINED: self.gateways.joined,
             Kind.GATEWAY_LEFT: self.gateways.left,
             Kind.LOG_TRIMMED: self._fold_log_trimmed,
+            Kind.SEGMENT_UPLOADED: self._fold_segment_uploaded,
             Kind.TOPIC_PARTITIONS: self._fold_partitions,
         }
 

@@ -42,10 +42,24 @@ _BEHIND_ALL: Final = b"\xff" * 17  # sorts after every name
 class HeldRow:
     """A message that is held."""
 
-    __slots__ = ("check", "digests", "due", "flags", "handle", "length", "marks", "publisher", "rounds", "tag", "topic")
+    __slots__ = (
+        "check",
+        "digests",
+        "due",
+        "flags",
+        "frame",
+        "handle",
+        "length",
+        "marks",
+        "publisher",
+        "rounds",
+        "tag",
+        "topic",
+    )
 
     def __init__(self, handle: int, row: bytes) -> None:
         self.handle = handle
+        self.frame: bytes | None = None  # of a kept message that was released
         self.flags: int  # without FLAG_HALF once its transaction is committed
         self.marks: int
         self.length: int  # of its record
@@ -326,6 +340,7 @@ class Held:
         self._state.delete(HELD, name)
         self.count.change(-1)
         if row.is_kept:
+            row.frame = self._state.get(KEPT, name)
             self._state.delete(KEPT, name)
         return row
 

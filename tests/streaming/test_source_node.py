@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,11 +20,12 @@ from cloud_sdk.arrow import SCHEMA
 from gateway.auth.authority import Authority
 from gateway.node.rpc_server import RpcServer
 from gateway.rpc.limits import RpcLimits
-from store.config import StoreConfig
+from store.config import StoreConfig, TierConfig
 from store.engine import Engine
 from streaming.source.batch import BatchReader
 from streaming.source.options import SourceOptions
 from streaming.source.stream import StreamReader
+from tests.waiting import until
 
 TOPICS = ("a/x", "a/x/t", "a/y", "b/x/t", "c", "$q/x")
 
@@ -111,3 +113,23 @@ async def test_a_stream_finds_parents_that_are_new(endpoint: str) -> None:
     assert sum(row["topic"] == "new/x" for row in found) == 3
     assert len(found) == 63
     await asyncio.to_thread(reader.stop)
+
+
+async def test_a_batch_crosses_into_the_tier(tmp_path: Path) -> None:
+    tier = TierConfig(f"file://{tmp_path}/tier", retention_local_bytes=0)
+    config = StoreConfig(segment_size=4 << 20, tail_cache_bytes=0, tier=tier)
+    engine = await Engine.open(tmp_path / "data", config)
+    server = RpcServer(engine, Authority(engine, 0), RpcLimits())
+    address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    chance = Random(1)
+    async with Client(address, name="tester") as client:
+        for number in range(100):
+            await client.send_many([OutgoingMessage("a/x", b"%d " % number + chance.randbytes(100_000))])
+    await until(lambda: engine.stats().tier.local_begin >= 8 << 20)
+    found = await asyncio.to_thread(batch, address, parent="a", recordsPerTask="7")
+    expected = list(range(100))
+    assert sorted(int(bytes(row["payload"]).partition(b" ")[0]) for row in found) == expected
+    assert min(row["position"] for row in found) < engine.stats().tier.local_begin
+    assert engine.stats().tier.reads > 0
+    await server.stop(0.2)
+    await engine.close()

@@ -963,7 +963,7 @@ class ClusterStatus(_message.Message):
     def __init__(self, node: _Optional[_Union[ClusterNode, _Mapping]] = ..., others: _Optional[_Iterable[_Union[ClusterNode, _Mapping]]] = ..., shared_log: _Optional[_Union[SharedLog, _Mapping]] = ..., digest: _Optional[str] = ..., digest_at: _Optional[int] = ...) -> None: ...
 
 class ClusterNode(_message.Message):
-    __slots__ = ("node", "role", "leader", "leader_address", "epoch", "slot", "position", "address", "silence_s", "trouble", "unreached_s", "unreached", "gateways", "drained", "clients", "site", "standby")
+    __slots__ = ("node", "role", "leader", "leader_address", "epoch", "slot", "position", "address", "silence_s", "trouble", "unreached_s", "unreached", "gateways", "drained", "clients", "site", "standby", "tier")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -981,6 +981,7 @@ class ClusterNode(_message.Message):
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     STANDBY_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
     node: str
     role: str
     leader: str
@@ -998,7 +999,22 @@ class ClusterNode(_message.Message):
     clients: _containers.RepeatedCompositeFieldContainer[NodeClients]
     site: str
     standby: str
-    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[str] = ..., leader_address: _Optional[str] = ..., epoch: _Optional[int] = ..., slot: _Optional[int] = ..., position: _Optional[int] = ..., address: _Optional[str] = ..., silence_s: _Optional[float] = ..., trouble: _Optional[str] = ..., unreached_s: _Optional[float] = ..., unreached: _Optional[str] = ..., gateways: _Optional[_Iterable[str]] = ..., drained: _Optional[bool] = ..., clients: _Optional[_Iterable[_Union[NodeClients, _Mapping]]] = ..., site: _Optional[str] = ..., standby: _Optional[str] = ...) -> None: ...
+    tier: NodeTier
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., leader: _Optional[str] = ..., leader_address: _Optional[str] = ..., epoch: _Optional[int] = ..., slot: _Optional[int] = ..., position: _Optional[int] = ..., address: _Optional[str] = ..., silence_s: _Optional[float] = ..., trouble: _Optional[str] = ..., unreached_s: _Optional[float] = ..., unreached: _Optional[str] = ..., gateways: _Optional[_Iterable[str]] = ..., drained: _Optional[bool] = ..., clients: _Optional[_Iterable[_Union[NodeClients, _Mapping]]] = ..., site: _Optional[str] = ..., standby: _Optional[str] = ..., tier: _Optional[_Union[NodeTier, _Mapping]] = ...) -> None: ...
+
+class NodeTier(_message.Message):
+    __slots__ = ("segments", "object_bytes", "local_begin", "waiting_bytes", "error")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    segments: int
+    object_bytes: int
+    local_begin: int
+    waiting_bytes: int
+    error: str
+    def __init__(self, segments: _Optional[int] = ..., object_bytes: _Optional[int] = ..., local_begin: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class NodeClients(_message.Message):
     __slots__ = ("node", "is_known", "devices", "service_calls")

@@ -68,10 +68,14 @@ class RetainedValues:
             self._state.delete(RETAINED, name)
             self.count.change(-1)
 
-    def fold_moved(self, topic: bytes, reference: bytes, is_empty: bool, by: int) -> None:
-        """Fold a message that was held and has RETAIN set. The record at position `by` released it."""
-        self.fold(topic, reference + by.to_bytes(_ENTERED, "little"), is_empty)
-        self.moved_from = min(self.moved_from, _position(reference))
+    def fold_moved(self, topic: bytes, value: bytes, is_empty: bool, by: int) -> None:
+        """Fold a message that was held and has RETAIN set. The record at position `by` released it.
+
+        value: its reference, or its sealed frame if that was kept.
+        """
+        self.fold(topic, value + by.to_bytes(_ENTERED, "little"), is_empty)
+        if is_reference(value):
+            self.moved_from = min(self.moved_from, _position(value))
 
     def to_keep(self, below: int, after: bytes | None, limit: int) -> Page:
         """A page of the values with records before `below`."""

@@ -20,6 +20,7 @@ auth = ["certificate", "password"]
 client_ids = "user"
 """
 CLUSTER = "[cluster]\nlog = 'file:///l'\nname = 'n1'\nlisten = '127.0.0.1:7071'\n"
+NATS = CLUSTER.replace("file:///l", "nats://host:4222/stream")
 TLS = "certificate = 'a.pem'\nkey = 'a.key'\nca = 'ca.pem'\n"
 
 
@@ -153,6 +154,11 @@ def test_every_setting_can_come_from_the_environment() -> None:
         (CLUSTER + "options = 3\n", "cluster.options in .* must be a table of texts, numbers and switches"),
         (CLUSTER + "[cluster.options]\nuser = ['a']\n", "cluster.options in .* must be a table of texts"),
         (CLUSTER + "[split]\nrole = 'store'\nlisten = 'unix:/s'\n", "split.role must be both: a clustered node"),
+        ("[tier]\nmax_reads = 2\n", r"tier.store is needed by the other settings of \[tier\]"),
+        ("[tier]\nstore = 'nats://h/s'\n", "tier.store begins with one of s3://"),
+        ("[tier]\nstore = 'cluster'\n", "tier.store is 'cluster' only where cluster.log is an object store"),
+        (NATS + "[tier]\nstore = 'cluster'\n", "tier.store is 'cluster' only where cluster.log is an object store"),
+        (CLUSTER + "[tier]\nstore = 'cluster'\n[tier.options]\nregion = 'a'\n", "tier.options are those of"),
         ("mqtt = 3\n", r"mqtt in .* is a table, \[mqtt\]"),
         ("[[store]]\npartitions = 1\n", r"store in .* is a table, \[store\]"),
         ("[mqtt]\nlisteners = [3]\n", r"mqtt.listeners\[0\] in .* must be a table"),
@@ -184,6 +190,15 @@ def test_a_node_of_a_cluster_has_options_of_the_service_of_its_log(tmp_path: Pat
     assert cluster.address == "127.0.0.1:7071"
     text = CLUSTER.replace("127.0.0.1", "0.0.0.0") + f"advertise = 'n1.example:7071'\n[split]\n{TLS}"
     assert load(write(tmp_path / "d.toml", text), None, {}).cluster.address == "n1.example:7071"
+
+
+def test_the_tier_of_a_cluster_may_be_the_store_of_its_log(tmp_path: Path) -> None:
+    text = f"{CLUSTER}[cluster.options]\nregion = 'a'\n[tier]\nstore = 'cluster'\nmax_reads = 2\n"
+    tier = store_config(load(write(tmp_path / "c.toml", text), None, {})).tier
+    assert (tier.store, tier.options, tier.max_reads) == ("file:///l/tier", {"region": "a"}, 2)
+    text = f"{NATS}[tier]\nstore = 's3://b/t'\n[tier.options]\nregion = 'b'\n"
+    tier = store_config(load(write(tmp_path / "d.toml", text), None, {})).tier
+    assert (tier.store, tier.options) == ("s3://b/t", {"region": "b"})
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:7071", "[::1]:7071", "localhost:7071", "unix:/run/s", "0.0.0.0:7071"])

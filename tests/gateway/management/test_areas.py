@@ -481,7 +481,8 @@ def test_settings_in_force_say_where_they_come_from_and_hide_secrets(tmp_path: P
     file.write_text(
         '[mqtt]\nport = 1\nws_port = 2\n[cluster]\nname = "n1"\n'
         'listen = "127.0.0.1:7071"\nlog = "nats://me:hush@host:4222,you:hush2@other:4222/s"\n'
-        '[cluster.options]\nsecret_access_key = "hush"\n',
+        '[cluster.options]\nsecret_access_key = "hush"\n'
+        '[tier]\nstore = "s3://b"\n[tier.options]\nsecret_access_key = "hush"\n',
         encoding="utf-8",
     )
     config = load(file, {"host": "10.0.0.1"}, {"SLUICE_MQTT_WS_PORT": "3"})

@@ -98,8 +98,10 @@ class SimulatedDisk(Disk):
     def write_durable(self, fd: int, data: bytes | memoryview, offset: int) -> None:
         data = bytes(data)
         kind = self._operate()
-        file = self._file(fd)
         size = os.fstat(fd).st_size
+        if not size:  # it may have the inode of a file that another one has replaced
+            self._files[os.fstat(fd).st_ino] = File()
+        file = self._file(fd)
         if self.full and offset + len(data) > size:
             raise _no_space()
         if kind in {"cut", "error"}:

@@ -27,7 +27,7 @@ def open_tier(folder: Path, objects: Objects, *openings: str) -> Tier:
 
 
 def upload(tier: Tier, base: int) -> TieredSegment:
-    return tier.upload(base, base + SIZE, 1, lambda length, offset: bytes(length), lambda: None)
+    return tier.upload(tier.start_for(base), base, base + SIZE, 1, lambda length, offset: bytes(length), lambda: None)
 
 
 def add(tier: Tier, base: int) -> bool:

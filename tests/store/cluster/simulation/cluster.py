@@ -16,12 +16,14 @@ from store.cluster.leadership import Deposed
 from store.cluster.member import NodeNameTaken, NotLeading, Role, stands_by
 from store.cluster.shared_log import SharedLogDamaged, SlotRemoved
 from store.cluster.slot import HandedOver, LeaderClaim, Slot, parse_slot
-from store.errors import StoreError
+from store.errors import StoreClosed, StoreError, TierUnavailable
 from tests.store.cluster.simulation.engine import Engine, Port
 from tests.store.cluster.simulation.loop import ClusterLoop, Process
 from tests.store.cluster.simulation.node import LEADER_TIMEOUT_S, Node
+from tests.store.cluster.simulation.objects import LateObjects
 from tests.store.cluster.simulation.replica import MOST_FRAMES, Disk
 from tests.store.cluster.simulation.stores import StoreDisk, StoreReplica
+from tests.store.simulation.checks import read_log
 
 TROUBLED_S = 8.0
 CALM_S = 10 * LEADER_TIMEOUT_S  # in which everything goes again, after the last fault
@@ -40,6 +42,7 @@ class Cluster:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter()
         self.engine = Engine(loop, self.rng, self.counts)
+        self.objects = LateObjects(loop, Random(self.rng.random()), self.counts)
         self.processes: list[Process] = []
         sites = ("",) if size else self.rng.choice((("",), ("a", "b")))
         count = size or self.rng.choice((3, 5))
@@ -58,6 +61,8 @@ class Cluster:
     async def run(self) -> None:
         rng = self.rng
         self.engine.trouble = rng.choice((0.0, 0.02, 0.1, 0.3))
+        self.objects.trouble = rng.choice((0.0, 0.1, 0.4))
+        self.objects.removal_trouble = rng.choice((0.0, 0.9))
         for node in self.nodes:
             self.loop.call_later(rng.random() * rng.choice((0, 2)), self._start, node)
         await self.play(self._live)
@@ -160,6 +165,7 @@ class Cluster:
         self._calm = True
         self._crash_at = None
         self.engine.trouble, self.engine.away = 0.0, False
+        self.objects.trouble = self.objects.removal_trouble = 0.0
         for node in tuple(self.nodes):
             node.port.cut = node.port.refuses_writes = False
             if node.alive:
@@ -188,6 +194,36 @@ class Cluster:
             await asyncio.sleep(0.1)
         views = {node.replica.views_digest() for node in self.nodes if node.alive}
         assert len(views) == 1, "views differ"
+        for node in self.nodes:
+            if node.alive and isinstance(node.replica, StoreReplica):
+                await self._check_reads(node, node.replica)
+
+    async def _check_reads(self, node: Node, replica: StoreReplica) -> None:
+        """Every record that the log retains can be read at this node, wherever its segment is."""
+        until = self.loop.time() + CALM_S
+        while True:
+            local = replica.local
+            try:
+                if local is not None:
+                    stats = local.stats()
+                    frames = await read_log(local)
+                    break
+            except (StoreClosed, TierUnavailable):  # it leads no more; after an error, reads fail for a moment
+                pass
+            if node.stopped_by is not None:
+                return
+            assert self.loop.time() < until, f"{node.name} cannot be read"
+            await asyncio.sleep(0.2)
+        assert stats.tier is not None
+        self.counts["nodes that read the tier"] += stats.tier.local_begin > stats.log_begin
+        self.counts["nodes whose log has a begin"] += stats.log_begin > 0
+        begin = record.position_of(frames[0], 0)
+        assert stats.log_begin <= begin <= local.stats().log_begin, f"{node.name} does not read its whole log"
+        end = record.position_of(frames[-1], 0) + len(frames[-1])
+        assert end >= stats.log_end, f"{node.name} does not read its log to its end"
+        slots = [parse_slot(number, data) for number, data in sorted(self.engine.decided.items())]
+        wanted = b"".join(slot.batch for slot in slots if slot.batch and begin <= slot.position < end)
+        assert b"".join(frames) == wanted, f"{node.name} reads other records"
 
     def _agrees(self) -> bool:
         """Whether one node leads, and all have folded the same."""

@@ -116,7 +116,13 @@ class Node:
         try:
             if kept is not None:
                 replica = await StoreReplica.start(
-                    kept, cluster.loop, cluster.on_folded, self._on_acknowledged, cluster.digest_at, cluster.stores
+                    kept,
+                    cluster.loop,
+                    cluster.on_folded,
+                    self._on_acknowledged,
+                    cluster.digest_at,
+                    cluster.stores,
+                    cluster.objects,
                 )
                 self._begin(replica)
                 self.is_open = True

@@ -17,7 +17,8 @@ from store.cluster.leadership import Leadership
 from store.cluster.member import NotLeading
 from store.cluster.replica import Fill, Replica
 from store.cluster.slot import Slot
-from store.config import StoreConfig
+from store.config import StoreConfig, TierConfig
+from store.tier.objects import Objects
 from store.views.database.database import Database
 from store.views.digest import digest_of_views
 from tests.store.cluster.simulation.loop import ClusterLoop
@@ -30,10 +31,13 @@ CONFIG = StoreConfig(
     tail_cache_bytes=0,
     checkpoint_keys=16,
     max_wait_ms=0,
-    retention_bytes=5 * 4096,
+    retention_bytes=12 * 4096,
+    retention_check_s=0.5,
+    tier=TierConfig("memory", retention_local_bytes=2 * 4096, cache_bytes=20_000),
 )
 SNAPSHOT_BYTES = 3000
 CHECK_S = 0.4  # between two looks at snapshots
+_PADDING = 300  # bytes of a message, so that there are segments to remove
 _BEGIN_MS = 1_700_000_000_000
 
 
@@ -145,8 +149,9 @@ class StoreReplica(Replica):
         on_acknowledged: Callable[[History, bytes], None],
         digest_at: Callable[[int], int],
         stores: "list[StoreReplica]",
+        objects: Objects,
     ) -> "StoreReplica":
-        replica = await cls.open(kept.path, CONFIG, kept.disk, clock_of(loop), lambda: None)
+        replica = await cls.open(kept.path, CONFIG, kept.disk, clock_of(loop), lambda: None, objects)
         assert isinstance(replica, StoreReplica)
         stores.append(replica)
         replica.kept, replica.on_folded, replica.on_acknowledged = kept, on_folded, on_acknowledged
@@ -189,7 +194,8 @@ class StoreReplica(Replica):
         """Returns when the messages are committed. Raises StoreError if that is unknown, or not so."""
         if self.engine is None:
             raise NotLeading("this node does not lead")
-        frames = [record.frame(Kind.MESSAGE, 0, 0, b"t", b"", b"", payload) for payload in payloads]
+        padding = b" " * _PADDING
+        frames = [record.frame(Kind.MESSAGE, 0, 0, b"t", b"", b"", payload + padding) for payload in payloads]
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         self.engine.append(frames, lambda appended: answer.cancelled() or answer.set_result(appended))
         error = (await answer).error
