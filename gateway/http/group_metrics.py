@@ -25,6 +25,7 @@ from store.views.groups.counts import GroupCount
 
 _PER_SECOND: Final = 32  # groups that are looked at for each second since the last scrape ...
 _AT_MOST: Final = 512  # ... and in one scrape
+_LOOK_S: Final = 1.0  # after which a look ends: on a busy node a scrape should still be in time
 _COUNTERS: Final = (
     ("sluice_group_deliveries", "Messages leased to members of a group", "deliveries"),
     ("sluice_group_redeliveries", "Messages leased again to members of a group", "redeliveries"),
@@ -84,8 +85,13 @@ class GroupMetrics:
         wanted = int(min((now - self._looked) * _PER_SECOND + 1, _AT_MOST))
         self._looked = now
         names = self._store.group_names(self._after, wanted)
+        is_last = len(names) < wanted
         progress: dict[bytes, GroupProgress] = {}
         for name in names:
+            if monotonic() - now > _LOOK_S:
+                is_last = False
+                break
+            self._after = name
             state = await self._store.group_progress(name)
             if state is None:
                 continue
@@ -99,8 +105,7 @@ class GroupMetrics:
             await slices.rest()
         if len(self._lags) > 4 * self._limit:
             self._lags = dict(nlargest(2 * self._limit, self._lags.items(), key=lambda item: item[1]))
-        self._after = names[-1] if names else None
-        if len(names) < wanted:
+        if is_last:
             self._after = None
             self._found, self._pass = self._pass, _Pass()
             self._last_lags, self._lags = self._lags, {}

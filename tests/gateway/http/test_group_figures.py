@@ -9,7 +9,7 @@ from store.engine import Engine
 from store.views.groups import counts
 from store.views.groups.counts import GroupCounts
 from tests.gateway.conftest import MakeNode
-from tests.gateway.http.figures import samples, until_samples
+from tests.gateway.http.figures import samples, scrape, until_samples
 from tests.gateway.raw import RawClient
 
 
@@ -104,6 +104,19 @@ async def test_a_group_that_falls_behind_without_members_is_found(
     await engine_of(node).settle(b"a", receipts(await pop(node, b"a", 50)))
     await engine_of(node).settle(b"b", receipts(await pop(node, b"b", 50)))
     await until_samples(node, "sluice_group_lag_seconds", lambda found: list(found) == ["c"])
+
+
+async def test_a_look_at_groups_that_takes_long_goes_on_in_the_next_scrape(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_metrics, "_LOOK_S", -1)  # it is over before the first group
+    node = await make_node(http__metrics_groups=0)
+    await publish(node, 3)
+    await pop(node, b"a", 1)
+    await scrape(node)
+    assert await samples(node, "sluice_group_lag") == {"+other": 0}
+    monkeypatch.undo()
+    await until_samples(node, "sluice_group_lag", lambda found: found == {"+other": 3})
 
 
 def test_counts_are_bounded_and_those_that_are_shown_stay() -> None:
