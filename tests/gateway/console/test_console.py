@@ -256,8 +256,13 @@ def test_assets_of_others_are_what_their_packages_have() -> None:
         assert row["version"] and row["licence"] in ("0BSD", "MIT")
 
 
-async def test_the_login_page_warns_without_tls_unless_it_is_this_machine(browser: Browser) -> None:
+async def test_the_login_page_warns_without_tls_unless_it_is_this_machine(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "has no TLS" not in (await browser.get("login")).text
+    monkeypatch.setattr("gateway.console.console._is_local", lambda _request: False)
+    assert "has no TLS" in (await browser.get("login")).text
+    assert "has no TLS" not in (await browser.get("login", Origin="https://node.example")).text
 
 
 # --- changes

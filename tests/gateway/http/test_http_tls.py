@@ -52,6 +52,19 @@ async def test_metrics_and_health_over_tls(make_node: MakeNode, authority: Autho
         await status(node, "/health", ssl.create_default_context())
 
 
+async def test_the_cookie_of_the_console_is_for_tls_alone(make_node: MakeNode, authority: Authority) -> None:
+    node = await make_node(**tls(authority.issue("server", "server", "DNS:localhost")))
+    await set_user(node, "alice", b"secret")
+    here = f"127.0.0.1:{node.ports.http}"
+    fields, headers = {"name": "alice", "password": "secret"}, {"Origin": f"http://{here}"}
+    connector = aiohttp.TCPConnector(ssl=authority.client())
+    url = f"https://{here}/console/login"
+    asked = {"data": fields, "headers": headers, "allow_redirects": False, "connector": connector}
+    async with aiohttp.request("POST", url, **asked) as answer:  # type: ignore[arg-type]
+        assert answer.status == 303
+        assert answer.headers["Set-Cookie"].endswith("; Secure")
+
+
 @pytest.mark.parametrize("signalled", [False, True])
 async def test_replaced_files_are_for_new_connections(
     make_node: MakeNode, authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture, signalled: bool
