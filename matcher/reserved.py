@@ -15,8 +15,6 @@ REPLAY_END: Final = b"$replay/end"  # the topic of the message that ends a repla
 INBOX: Final = b"$inbox"  # $inbox/<client id>: messages to one client
 TOPICS: Final = b"$topics"  # $topics/<levels>/+: a list of topics
 SHARE: Final = b"$share"  # $share/<group>/<filter>: a subscription of several clients (MQTT-4.8.2)
-MANAGEMENT: Final = b"$management"  # $management/<kind>/<name>: the name by which rules speak of a resource
-GROUP: Final = b"$group"  # $group/<group>: the name by which rules speak of a group
 
 _INBOX: Final = INBOX + b"/"
 _HIDDEN: Final = re.compile(rb"[%+#]")  # what a topic cannot have, and the sign that stands for it

@@ -168,6 +168,7 @@ class WillSet(ControlRecord, frozen=True):
     is_account: bool = False  # `user` is an account of this store, and the will is not sent once that is removed
     is_allowed: bool = True  # whether topics that no rule matches may be published to
     gateway: bytes = b""  # that has the connection; b"": the process of the store itself
+    source: bytes = b""  # address of the client, which rules may name
 
 
 class WillDropped(ControlRecord, frozen=True):

@@ -89,23 +89,22 @@ class Authority:
             if credential is not None and await self._store.user(credential.name) != credential:
                 raise WrongPassword
             book = await self._rule_book(identity.user_name)
-            identity.permissions = book.permissions(identity.client_id, identity.allows_by_default)
+            identity.permissions = book.permissions(identity.client_id, identity.allows_by_default, identity.source)
             identity.changes = changes
         return True
 
-    async def has_rule(self, user_name: bytes, name: bytes, publishes: bool) -> bool:
-        """Whether a rule allows a user to publish to a topic, or to subscribe to a filter: no default counts. Raises
-        StoreError."""
-        permissions = (await self._rule_book(user_name)).permissions(b"", False)
+    async def permissions(self, user_name: bytes, source: str) -> Permissions:
+        """What rules allow a user: no default counts. source: see `gateway.auth.sources.host_of`. Raises StoreError."""
+        permissions = (await self._rule_book(user_name)).permissions(b"", False, source)
         assert permissions is not None  # without a default, some things are not allowed
-        return permissions.may_publish(name) if publishes else permissions.may_subscribe(name)
+        return permissions
 
     async def may_send_will(self, will: StoredWill) -> bool:
         """Whether the current rules allow a will that is to be sent. Raises StoreError."""
         if will.is_account and await self._store.user(will.user_name) is None:
             return False
         book = await self._rule_book(will.user_name)
-        return may_publish_will(book.permissions(will.client_id, will.is_allowed), will.topic)
+        return may_publish_will(book.permissions(will.client_id, will.is_allowed, will.source.decode()), will.topic)
 
     async def _rule_book(self, user_name: bytes) -> RuleBook:
         book = self._rule_books.get(user_name)

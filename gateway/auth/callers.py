@@ -23,9 +23,10 @@ from gateway.auth.attempts import source_of
 from gateway.auth.authority import WRONG, Authority, WrongPassword, login_failure_line
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
+from gateway.auth.sources import host_of
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.throttled_log import ThrottledLog
-from store.api import Commit, User
+from store.api import Action, Commit, Resource, User
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,8 @@ class Caller(Identity):
 
     __slots__ = ("__weakref__", "is_revoked", "key")
 
-    def __init__(self, allows_by_default: bool, key: AccessKey | None = None) -> None:
-        super().__init__(b"", allows_by_default)
+    def __init__(self, allows_by_default: bool, source: str, key: AccessKey | None = None) -> None:
+        super().__init__(b"", allows_by_default, source)
         self.is_revoked = False  # its user or key was changed or removed
         self.key = key  # the key that it signs with
         if key is not None:
@@ -52,6 +53,16 @@ class Caller(Identity):
 
     def may_read(self, topic_filter: bytes) -> bool:
         return self.permissions is None or self.permissions.may_subscribe(topic_filter)
+
+    def may_list(self, topic_filter: bytes) -> bool:
+        """Whether it may know of all topics that the filter matches."""
+        return self.permissions is None or self.permissions.may_look(Action.LIST, topic_filter)
+
+    def decide(self, action: Action, kind: Resource, name: bytes, is_prefix: bool = False) -> bool | None:
+        """See `Permissions.decide`. Where everything is allowed unless a rule denies it, the answer is never None."""
+        permissions = self.permissions
+        verdict = None if permissions is None else permissions.decide(action, kind, name, is_prefix)
+        return True if verdict is None and (permissions is None or self.allows_by_default) else verdict
 
 
 class Callers:
@@ -102,7 +113,7 @@ class Callers:
         if key is not None:
             about = b"s" + key.name.encode() + b"\0" + key.user + b"\0" + key.secret
         elif "password" in self._auth and authorization is not None:
-            about = b"p" + authorization.encode(errors="replace") + b"\0" + source_of(peer).encode()
+            about = b"p" + authorization.encode(errors="replace")
         elif "certificate" in self._auth and certificate_name:
             about = b"c" + certificate_name
         elif "anonymous" in self._auth:
@@ -110,10 +121,11 @@ class Callers:
         else:
             text = f"authentication is required: {' or '.join(sorted(self._auth))}"
             raise ClientRefused(ReasonCode.NOT_AUTHORIZED, text)
-        digest = hashlib.blake2b(about, key=self._key, digest_size=32).digest()
+        source = host_of(peer)
+        digest = hashlib.blake2b(about + b"\0" + source.encode(), key=self._key, digest_size=32).digest()
         caller = self._known.get(digest)
         if caller is None:
-            caller = Caller(self._allows_by_default, key)
+            caller = Caller(self._allows_by_default, source, key)
             if about[:1] == b"p":
                 caller.prove(await self._check(authorization or "", peer))
             elif about[:1] == b"c":

@@ -7,11 +7,22 @@ from store.api import User
 class Identity:
     """The identity of one connection, or of one caller of gRPC or HTTP."""
 
-    __slots__ = ("allows_by_default", "changes", "client_id", "credential", "permissions", "proof", "user_name")
+    __slots__ = (
+        "allows_by_default",
+        "changes",
+        "client_id",
+        "credential",
+        "permissions",
+        "proof",
+        "source",
+        "user_name",
+    )
 
-    def __init__(self, client_id: bytes, allows_by_default: bool) -> None:
+    def __init__(self, client_id: bytes, allows_by_default: bool, source: str) -> None:
+        """source: see `gateway.auth.sources.host_of`."""
         self.client_id = client_id  # b"": none
         self.allows_by_default = allows_by_default  # applies where no rule does
+        self.source = source
         self.user_name = b""  # proven; b"": no user
         self.credential: User | None = None  # the user that its password was checked against
         self.permissions: Permissions | None = None  # None: everything is allowed

@@ -1,53 +1,68 @@
-"""Evaluates rules: whether a client may publish to a topic, or subscribe to a filter.
+"""Evaluates rules: what a client may do to topics, groups, sessions and the cluster.
 
 Rules are checked in order, first those of the user, then those for everybody. The first rule that applies decides,
-otherwise the listener's default. A rule applies to a topic that its filter matches, with MQTT's rule about `$` (`#`
-does not match `$SYS/uptime`).
+otherwise the default. Rules with sources that the client does not come from are left out.
 
-A filter is granted when every topic that it may match is allowed, because messages are not checked again when they are
+A rule applies to a topic that its filter matches, with MQTT's rule about `$` (`#` does not match `$SYS/uptime`). A
+filter is granted when every topic that it may match is allowed, because messages are not checked again when they are
 delivered. So a rule that allows applies if it covers the whole filter, and a rule that denies if both have a topic in
-common.
+common. The same goes for all groups, all sessions and so on, whose name is the empty prefix.
 
-Rules to subscribe to `$group/NAME` are about the group NAME. The name of a shared subscription is its whole filter,
-`$share/…`: where such a rule applies to it, that rule has to allow it as well.
+The name of a shared subscription is its whole filter, `$share/…`. It is a group: where a rule about that group applies,
+that rule has to allow it as well.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
+from gateway.auth.sources import Networks
 from matcher.cache_budget import CacheBudget
 from matcher.cover import covers_levels, overlap_levels
 from matcher.names import levels_match, split_shared
-from matcher.reserved import GROUP, inbox_of
-from store.api import Rule
+from matcher.reserved import inbox_of
+from store.api import Action, Resource, Rule
 
-CLIENT_ID: Final = b"%c"  # placeholders for levels of a rule's filter
+CLIENT_ID: Final = b"%c"  # placeholders in the name of a rule; in a filter for levels
 USER_NAME: Final = b"%u"
+_PLACEHOLDER: Final = re.compile(rb"%[cu]")
+_PUB: Final = int(Action.PUB)
+_SUB: Final = int(Action.SUB)
+_LOOKS: Final = int(Action.LIST | Action.GET)
+_TOPIC: Final = int(Resource.TOPIC)
+_GROUP: Final = int(Resource.GROUP)
 _MAX_VERDICTS: Final = 1024  # cached for each connection
 _MAX_CACHED: Final = 256  # bytes of a topic whose verdict is cached
 _budget: Final[CacheBudget[bool]] = CacheBudget(16 << 20)  # verdicts of all connections
 
 
 class Clause:
-    """A rule, prepared for matching."""
+    """A rule about topics, prepared for matching. With `is_prefix` the last level stands for all levels that begin so,
+    and all levels below."""
 
-    __slots__ = ("allow", "is_wild_first", "levels")
+    __slots__ = ("actions", "allow", "is_prefix", "is_wild_first", "levels")
 
-    def __init__(self, allow: bool, levels: list[bytes]) -> None:
+    def __init__(self, allow: bool, actions: int, levels: list[bytes], is_prefix: bool) -> None:
         self.allow = allow
+        self.actions = actions
         self.levels = levels
+        self.is_prefix = is_prefix
         self.is_wild_first: bool = levels[0] in (b"+", b"#")
 
     def matches(self, topic: list[bytes], is_special: bool) -> bool:
         """Whether the rule applies to a topic. is_special: it begins with $."""
         if is_special and self.is_wild_first:
             return False
+        if self.is_prefix:
+            return self._covers_as_prefix(topic)
         return levels_match(self.levels, topic, 0)
 
     def covers(self, wanted: list[bytes], is_special: bool) -> bool:
         """Whether the rule applies to every topic that a filter matches."""
         if is_special and self.is_wild_first:
             return False
+        if self.is_prefix:
+            return self._covers_as_prefix(wanted)
         return covers_levels(self.levels, wanted)
 
     def overlaps(self, wanted: list[bytes], is_special: bool) -> bool:
@@ -56,18 +71,91 @@ class Clause:
             return False
         if self.levels[0][:1] == b"$" and wanted[0] in (b"+", b"#"):
             return False
+        if self.is_prefix:
+            return self._overlaps_as_prefix(wanted)
         return overlap_levels(self.levels, wanted)
+
+    def _covers_as_prefix(self, wanted: list[bytes]) -> bool:
+        last = len(self.levels) - 1
+        if len(wanted) <= last:
+            return False
+        for at in range(last):
+            here = wanted[at]
+            if here == b"#" or self.levels[at] not in (b"+", here):
+                return False
+        prefix, here = self.levels[last], wanted[last]
+        if here == b"#":
+            return not prefix and not last  # `a/#` also matches `a`
+        if here == b"+":
+            return not prefix
+        return here.startswith(prefix)
+
+    def _overlaps_as_prefix(self, wanted: list[bytes]) -> bool:
+        last = len(self.levels) - 1
+        for at in range(min(last + 1, len(wanted))):
+            here, mine = wanted[at], self.levels[at]
+            if here == b"#":
+                return True
+            if at == last:
+                return here == b"+" or here.startswith(mine)
+            if mine not in (here, b"+") and here != b"+":
+                return False
+        return False
+
+
+class NameClause:
+    """A rule about groups, sessions or the cluster, prepared for matching."""
+
+    __slots__ = ("actions", "allow", "is_prefix", "kind", "name")
+
+    def __init__(self, rule: Rule, name: bytes) -> None:
+        self.allow: bool = rule.allow
+        self.actions: int = rule.actions
+        self.kind: int = rule.kind
+        self.is_prefix: bool = rule.is_prefix
+        self.name = name
+
+    def covers(self, name: bytes, is_prefix: bool) -> bool:
+        """Whether the rule applies to a name, or to all names with a prefix."""
+        if self.is_prefix:
+            return name.startswith(self.name)
+        return not is_prefix and name == self.name
+
+    def overlaps(self, name: bytes, is_prefix: bool) -> bool:
+        """Whether the rule applies to a name, or to at least one name with a prefix."""
+        return self.covers(name, is_prefix) or (is_prefix and self.name.startswith(name))
+
+
+class Clauses:
+    """Rules, prepared for matching, in their order."""
+
+    __slots__ = ("looks", "names", "publish", "subscribe")
+
+    def __init__(self) -> None:
+        self.publish: list[Clause] = []
+        self.subscribe: list[Clause] = []
+        self.looks: list[Clause] = []  # about LIST or GET of topics
+        self.names: list[NameClause] = []  # about other resources than topics
+
+    def add(self, clause: Clause) -> None:
+        """Add a rule about topics."""
+        if clause.actions & _PUB:
+            self.publish.append(clause)
+        if clause.actions & _SUB:
+            self.subscribe.append(clause)
+        if clause.actions & _LOOKS:
+            self.looks.append(clause)
 
 
 class Permissions:
     """The permissions of one connection."""
 
-    __slots__ = ("_default", "_inbox", "_publish", "_subscribe", "_verdicts")
+    __slots__ = ("_clauses", "_default", "_inbox", "_publish", "_verdicts")
 
-    def __init__(self, publish: list[Clause], subscribe: list[Clause], default: bool, client_id: bytes) -> None:
+    def __init__(self, clauses: Clauses, default: bool, client_id: bytes) -> None:
         self._inbox = inbox_of(client_id)  # always readable: rules apply to those who publish there
-        self._publish = publish
-        self._subscribe = subscribe
+        self._clauses = clauses
+        self._publish = clauses.publish
         self._default = default
         self._verdicts: dict[bytes, bool] = {}
 
@@ -96,61 +184,94 @@ class Permissions:
         if topic_filter == self._inbox:
             return True
         name, inner = split_shared(topic_filter)
-        if name and not self._may_join(topic_filter):
+        if name and self.decide(_SUB, _GROUP, topic_filter) is False:
             return False
-        levels = inner.split(b"/")
-        is_special = inner.startswith(b"$")
-        for clause in self._subscribe:
-            if not clause.allow and clause.overlaps(levels, is_special):
-                return False
-            if clause.allow and clause.covers(levels, is_special):
-                return True
-        return self._default
+        verdict = _verdict(self._clauses.subscribe, _SUB, inner)
+        return self._default if verdict is None else verdict
 
-    def _may_join(self, shared_filter: bytes) -> bool:
-        """Whether no rule about groups denies a shared subscription."""
-        levels = [GROUP, *shared_filter.split(b"/")]
-        for clause in self._subscribe:
-            if clause.levels[0] == GROUP:
-                if not clause.allow and clause.overlaps(levels, True):
+    def may_look(self, action: int, topic_filter: bytes) -> bool:
+        """Whether `action` (LIST or GET) is allowed for every topic that the filter may match.
+
+        Where no rule says so, the right to subscribe counts: who may read all messages may know of them.
+        """
+        verdict = _verdict(self._clauses.looks, action, topic_filter)
+        return self.may_subscribe(topic_filter) if verdict is None else verdict
+
+    def decide(self, action: int, kind: int, name: bytes, is_prefix: bool = False) -> bool | None:
+        """What the first rule says that applies to an action on a resource, or on all whose name begins so. None: no
+        rule applies. kind: not TOPIC."""
+        for clause in self._clauses.names:
+            if clause.kind == kind and clause.actions & action:
+                if not clause.allow and clause.overlaps(name, is_prefix):
                     return False
-                if clause.allow and clause.covers(levels, True):
+                if clause.allow and clause.covers(name, is_prefix):
                     return True
-        return True
+        return None
+
+
+def _verdict(clauses: list[Clause], action: int, topic_filter: bytes) -> bool | None:
+    levels = topic_filter.split(b"/")
+    is_special = topic_filter.startswith(b"$")
+    for clause in clauses:
+        if not clause.actions & action:
+            continue
+        if not clause.allow and clause.overlaps(levels, is_special):
+            return False
+        if clause.allow and clause.covers(levels, is_special):
+            return True
+    return None
 
 
 class RuleBook:
-    """The rules for one user, or for clients without a user, to be bound to client ids."""
+    """The rules for one user, or for clients without a user, to be bound to client ids and sources."""
 
-    __slots__ = ("_clauses", "_client_bound", "_rules")
+    __slots__ = ("_clauses", "_is_bound", "_may_deny", "_rules", "_user_name")
 
     def __init__(self, rules: Sequence[Rule], user_name: bytes) -> None:
         """rules: those of the user, then those for everybody. user_name: b"" for none."""
-        self._rules = [(rule, _named(rule.topic_filter.split(b"/"), USER_NAME, user_name)) for rule in rules]
-        self._client_bound = any(levels is not None and CLIENT_ID in levels for _, levels in self._rules)
-        self._clauses: tuple[list[Clause], list[Clause]] | None = None
+        self._user_name = user_name
+        self._rules = [
+            (
+                rule,
+                Networks(rule.sources) if rule.sources else None,
+                _named(rule.name.split(b"/"), USER_NAME, user_name) if rule.kind == _TOPIC else None,
+            )
+            for rule in rules
+        ]
+        self._is_bound = any(rule.sources or CLIENT_ID in rule.name for rule in rules)
+        self._may_deny = not all(rule.allow for rule in rules)
+        self._clauses: Clauses | None = None
 
-    def permissions(self, client_id: bytes, default: bool) -> Permissions | None:
-        """The permissions of the user with this client id. None: everything is allowed."""
-        if default and all(rule.allow for rule, _ in self._rules):
+    def permissions(self, client_id: bytes, default: bool, source: str) -> Permissions | None:
+        """The permissions of the user with this client id, from this source (see `host_of`). None: everything is
+        allowed."""
+        if default and not self._may_deny:
             return None
-        if self._clauses is None or self._client_bound:
-            self._clauses = self._bind(client_id)
-        publish, subscribe = self._clauses
-        return Permissions(publish, subscribe, default, client_id)
+        if self._clauses is None or self._is_bound:
+            self._clauses = self._bind(client_id, source)
+        return Permissions(self._clauses, default, client_id)
 
-    def _bind(self, client_id: bytes) -> tuple[list[Clause], list[Clause]]:
-        publish: list[Clause] = []
-        subscribe: list[Clause] = []
-        for rule, levels in self._rules:
+    def _bind(self, client_id: bytes, source: str) -> Clauses:
+        clauses = Clauses()
+        for rule, networks, levels in self._rules:
+            if networks is not None and not networks.contain(source):
+                continue
+            if rule.kind != _TOPIC:
+                name = _named_text(rule.name, client_id, self._user_name)
+                if name is not None:
+                    clauses.names.append(NameClause(rule, name))
+                continue
             bound = None if levels is None else _named(levels, CLIENT_ID, client_id)
             if bound is not None:
-                clause = Clause(rule.allow, bound)
-                if rule.publish:
-                    publish.append(clause)
-                if rule.subscribe:
-                    subscribe.append(clause)
-        return publish, subscribe
+                clauses.add(Clause(rule.allow, rule.actions, bound, rule.is_prefix))
+        return clauses
+
+
+def _named_text(text: bytes, client_id: bytes, user_name: bytes) -> bytes | None:
+    """Replace the placeholders in the name of a group, a session or an area. None: there is no such name."""
+    if (CLIENT_ID in text and not client_id) or (USER_NAME in text and not user_name):
+        return None
+    return _PLACEHOLDER.sub(lambda found: client_id if found[0] == CLIENT_ID else user_name, text)
 
 
 def _named(levels: list[bytes], placeholder: bytes, name: bytes) -> list[bytes] | None:

@@ -11,6 +11,7 @@ from gateway.auth.identity import Identity
 from gateway.auth.permissions import Permissions
 from gateway.auth.refusal import ClientGone, ClientRefused
 from gateway.auth.scram import METHOD, NONCE_SIZE, ScramError, ServerExchange, WrongProof
+from gateway.auth.sources import host_of
 from gateway.connection.connection import Connection
 from gateway.connection.enhanced_auth import EnhancedAuthentication
 from gateway.mqtt.encode import Explanation, auth
@@ -21,7 +22,7 @@ from gateway.observe.counters import Counters
 from matcher.cover import Shape
 from matcher.names import is_shared
 from matcher.reserved import filter_of, read_filter
-from store.api import AccountStore, Commit, Outbound, SessionState, User
+from store.api import AccountStore, Action, Commit, Outbound, Resource, SessionState, User
 from store.errors import StoreError
 
 _SLICE: Final = 1000  # connections checked in one turn of the loop
@@ -52,7 +53,7 @@ class Authentication:
         """Authenticate a client and find its permissions. Raises ClientRefused, ClientGone and StoreError."""
         admission = connection.admission
         info = connection.info
-        identity = Identity(client_id, admission.allows_by_default)
+        identity = Identity(client_id, admission.allows_by_default, host_of(connection.peer()))
         if info is not None and info.user_name is not None:
             identity.user_name = info.user_name
         enhanced_auth = connection.enhanced_auth
@@ -75,6 +76,8 @@ class Authentication:
         if admission.binds_client_ids and packet.client_id and (info is None or info.client_id is None):
             self._check_client_id(connection, identity)
         await self._authority.renew(identity)
+        if not _may_open_session(identity.permissions, client_id):
+            raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "rules deny a session with this client id")
         if packet.will is not None and not may_publish_will(identity.permissions, packet.will.topic):
             raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to")
         return identity
@@ -232,7 +235,7 @@ class Authentication:
         connection.permissions = identity.permissions
         if connection.is_closed() or self._is_allowed(connection, identity.permissions):
             return
-        connection.close(ReasonCode.NOT_AUTHORIZED, Explanation(b"a subscription is no longer allowed"))
+        connection.close(ReasonCode.NOT_AUTHORIZED, Explanation(b"the session or a subscription is no longer allowed"))
 
     async def _is_removed(self, name: bytes) -> bool:
         try:
@@ -241,7 +244,10 @@ class Authentication:
             return True  # unknown: the will is not sent
 
     def _is_allowed(self, connection: Connection, permissions: Permissions | None) -> bool:
-        """Whether rules allow the will and all subscriptions of a connection. A will that they deny is not sent."""
+        """Whether rules allow the session, the will and all subscriptions of a connection.
+
+        A will that they deny is not sent.
+        """
         session = connection.session
         if permissions is None or session is None:
             return True
@@ -249,6 +255,13 @@ class Authentication:
         if will is not None and not may_publish_will(permissions, will.topic):
             connection.is_will_dropped = True
             return False
+        if not _may_open_session(permissions, session.client_id):
+            return False
         names = {read_filter(name) for name in (*session.subscribing.names, *session.bounded_replays)}
         names.update(session.subscriptions.filters(), session.shares)
         return all(permissions.may_subscribe(name) for name in names)
+
+
+def _may_open_session(permissions: Permissions | None, client_id: bytes) -> bool:
+    """Whether a client may have a session with its client id: unless a rule denies it."""
+    return permissions is None or permissions.decide(Action.CREATE, Resource.SESSION, client_id) is not False

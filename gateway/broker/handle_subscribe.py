@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final
 
+from gateway.auth.permissions import Permissions
 from gateway.broker.session_checkpoint import (
     records_of_subscribed,
     records_of_unsubscribed,
@@ -36,7 +37,7 @@ from matcher.reserved import (
     read_filter,
     replay_name,
 )
-from store.api import Appended, Store, StoredSubscription, Wants
+from store.api import Action, Appended, Store, StoredSubscription, Wants
 from store.errors import StoreError
 
 _QUEUES: Final = 128  # whose ends are asked for in one turn of the loop
@@ -283,7 +284,7 @@ class SubscribeHandler:
         request.check_name(session.client_id)
         if not request.is_granted:
             return request.reason, request.why
-        if connection.permissions is not None and not connection.permissions.may_subscribe(request.read_filter):
+        if connection.permissions is not None and not _is_allowed(connection.permissions, request):
             connection.counters.subscriptions_denied += 1
             return ReasonCode.NOT_AUTHORIZED, b"not all that the filter matches may be read"
         if not self._config.accepts_name(split_shared(topic_filter)[1]):
@@ -514,3 +515,9 @@ def _is_in_use(
     reasons, why = [ReasonCode.PACKET_IDENTIFIER_IN_USE] * count, connection.explain(PACKET_ID_IN_USE)
     connection.send(answer(connection.version, packet_id, reasons, why, connection.maximum_packet_size))
     return True
+
+
+def _is_allowed(permissions: Permissions, request: SubscribeRequest) -> bool:
+    if request.is_browsing:
+        return permissions.may_look(Action.LIST, request.read_filter)
+    return permissions.may_subscribe(request.read_filter)

@@ -37,7 +37,9 @@ def will_set(identity: Identity, epoch: int, will: Will, gateway: bytes) -> byte
     flags = will.qos | (FLAG_RETAIN if will.retain else 0)
     message = will.topic, flags, will.properties, will.payload
     sender = identity.user_name, identity.credential is not None, identity.allows_by_default
-    return control.WillSet(epoch, will.delay_interval, *message, *sender, gateway).frame(identity.client_id)
+    return control.WillSet(epoch, will.delay_interval, *message, *sender, gateway, identity.source.encode()).frame(
+        identity.client_id
+    )
 
 
 def will_message(client_id: bytes, will: Will) -> bytes:

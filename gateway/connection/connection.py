@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Final
 
 from gateway.auth.identity import Identity
+from gateway.auth.sources import LOCAL_PEER
 from gateway.connection.callbacks import LifetimeCallbacks, RequestCallbacks
 from gateway.connection.enhanced_auth import EnhancedAuthentication
 from gateway.connection.handle_publish import AppendQueue, PublishBatch, PublishHandler
@@ -412,7 +413,7 @@ class Connection(PublishHandler):
             name = self.transport.get_extra_info("peername")
         except AttributeError:  # of uvloop: it has just let go of the socket
             return "a connection that is gone"
-        return address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else "a local process"
+        return address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else LOCAL_PEER
 
     def lost(self) -> None:
         """The network connection has ended."""

@@ -10,23 +10,23 @@ from typing import Final
 
 import grpc
 
-from gateway.auth.permissions import CLIENT_ID, USER_NAME, RuleBook
+from gateway.auth.rule_text import RuleError, parse_request, parse_rule, rule_text
 from gateway.auth.scram import ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS, SALT_SIZE, new_user
+from gateway.auth.sources import LOCAL, host_of
 from gateway.broker.append import append
-from gateway.management.acl_check import UnusableName, published_topic, subscribed_filter
+from gateway.management.acl_check import OwnedRule, Question, UnusableName, judge
 from gateway.management.paging import MAX_PAGE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
 from gateway.rpc.status import RequestError, invalid
-from matcher.names import is_valid_filter, is_valid_topic, split_shared
+from matcher.names import is_valid_filter, is_valid_topic
 from store import control
-from store.api import Rule, Store, User
+from store.api import Action, Resource, Store, User
 
 MAX_RULES: Final = 256  # of a user, and of everybody
 _MAX_NAME: Final = 1024  # bytes
 _MAX_PASSWORD: Final = 65_535  # bytes: that of MQTT
 _KEY_SIZE: Final = 32  # bytes
-_ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "both": (True, True)}
 
 
 class AccessService:
@@ -111,7 +111,10 @@ class AccessService:
         if not request.HasField("user"):
             raise invalid("say whose rules these are: name the user, who is empty for everybody")
         name = user_name(request.user) if request.user else b""
-        rules = [parse_rule(text) for text in request.rules]
+        try:
+            rules = [parse_rule(text) for text in request.rules]
+        except RuleError as error:
+            raise invalid(str(error)) from error
         if len(rules) > MAX_RULES:
             raise invalid(f"there may be at most {MAX_RULES} rules; placeholders may help")
         async with self._changing:
@@ -129,32 +132,36 @@ class AccessService:
         return reply
 
     async def check_rules(self, request: pb.CheckRulesRequest, _manager: Manager) -> pb.CheckRulesReply:
-        name, client_id = request.user.encode(), request.client_id.encode()
-        topic = request.topic.encode()
-        publishes = request.does == pb.CheckRulesRequest.PUBLISH
-        if not (is_valid_topic(topic) if publishes else is_valid_filter(topic)):
-            raise invalid(f"{request.topic!r} is not a topic" + ("" if publishes else " filter"))
-        reply = pb.CheckRulesReply(is_user=await self._is_user(name))
+        name = request.user.encode()
         try:
-            topic = published_topic(topic) if publishes else subscribed_filter(topic, client_id)
+            action, kind, resource, is_prefix = parse_request(request.action, request.resource)
+        except RuleError as error:
+            raise invalid(str(error)) from error
+        if kind == Resource.TOPIC and not _is_valid(action, resource.encode()):
+            raise invalid(f"{resource!r} is not a topic" + ("" if action == Action.PUB else " filter"))
+        source = request.source if request.source == LOCAL else host_of(f"[{request.source}]:0")
+        if request.source and not source:
+            raise invalid(f"{request.source!r} is not an address, nor {LOCAL!r}")
+        reply = pb.CheckRulesReply(is_user=await self._is_user(name))
+        asked = Question(name, request.client_id.encode(), source, action, kind, resource.encode(), is_prefix)
+        try:
+            verdict = judge(asked, await self._rules_of(name), request.by_default)
         except UnusableName as error:
             reply.because = f"regardless of rules: {error}"
             return reply
-        if not topic:
-            reply.allowed, reply.because = True, "regardless of rules, a client may read its own inbox"
-            return reply
-        for owner in (name, b"") if name else (b"",):
-            for number, rule in enumerate(await self._store.rules(owner), 1):
-                # Alone, with the opposite default: the verdict is that of the rule if it applies.
-                permissions = RuleBook([rule], name).permissions(client_id, not rule.allow)
-                assert permissions is not None
-                verdict = permissions.may_publish(topic) if publishes else permissions.may_subscribe(topic)
-                if verdict == rule.allow:
-                    whose = owner.decode() or "everybody"
-                    reply.allowed, reply.because = rule.allow, f"rule {number} of {whose}: {rule_text(rule)}"
-                    return reply
-        reply.allowed, reply.because = request.by_default, "no rule applies: the listener's default"
+        reply.allowed, reply.because = verdict.allowed, verdict.because
+        for rule, outcome in verdict.steps:
+            reply.steps.add(rule=rule, outcome=outcome)
         return reply
+
+    async def _rules_of(self, name: bytes) -> list[OwnedRule]:
+        """The rules that apply to a user, in the order in which they count."""
+        found: list[OwnedRule] = []
+        for owner in (name, b"") if name else (b"",):
+            whose = owner.decode() or "everybody"
+            for number, rule in enumerate(await self._store.rules(owner), 1):
+                found.append(OwnedRule(rule, f"rule {number} of {whose}"))
+        return found
 
     async def _is_user(self, name: bytes) -> bool:
         """Whether the name is a user's, or empty for everybody. Other names may come from certificates."""
@@ -169,25 +176,8 @@ def user_name(text: str) -> bytes:
     return name
 
 
-def parse_rule(text: str) -> Rule:
-    """Parse a rule such as `allow publish home/%c/#`. Raises `RequestError`."""
-    words = text.split(None, 2)
-    if len(words) != 3 or words[0] not in ("allow", "deny") or words[1] not in _ACTIONS:
-        raise invalid(f"a rule is allow or deny, publish, subscribe or both, and a topic filter; not {text!r}")
-    topic_filter = words[2].encode()
-    if not is_valid_filter(topic_filter) or split_shared(topic_filter)[0]:
-        raise invalid(f"{words[2]!r} is not a topic filter (rules name shared subscriptions without $share)")
-    for level in topic_filter.split(b"/"):
-        if level not in (CLIENT_ID, USER_NAME) and (CLIENT_ID in level or USER_NAME in level):
-            raise invalid(f"%c and %u must be whole levels of a filter, unlike in {words[2]!r}")
-    publish, subscribe = _ACTIONS[words[1]]
-    return Rule(words[0] == "allow", publish, subscribe, topic_filter)
-
-
-def rule_text(rule: Rule) -> str:
-    """The rule as `parse_rule` reads it."""
-    action = next(name for name, what in _ACTIONS.items() if what == (rule.publish, rule.subscribe))
-    return f"{'allow' if rule.allow else 'deny'} {action} {rule.topic_filter.decode()}"
+def _is_valid(action: Action, name: bytes) -> bool:
+    return is_valid_topic(name) if action == Action.PUB else is_valid_filter(name)
 
 
 def _shown(user: User) -> pb.User:

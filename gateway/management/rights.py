@@ -1,9 +1,7 @@
 """Who calls the management surface, and what they may do.
 
 On the administration socket, the caller is the node's own user, and may do everything. Everybody else needs rules:
-where nobody wrote a rule, nothing is allowed, whatever the default of a front is for its own clients. Reading and
-publishing messages needs the rules of the topic itself. All else needs rules about the name
-`$management/<kind>/<name>`: to subscribe to it in order to look, and to publish to it in order to change something.
+where nobody wrote a rule, nothing is allowed, whatever the default of a front is for its own clients.
 """
 
 from typing import Final, Protocol
@@ -14,12 +12,10 @@ from google.protobuf.message import Message
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Caller
 from gateway.management.methods import Method
-from gateway.management.proto.options_pb2 import GET, LIST, PUB, SUB, TOPIC, Action, Kind, Right
+from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC, Action, Kind, Right
 from gateway.rpc.status import RequestError
-from matcher.reserved import MANAGEMENT
 
-_LOOKS: Final = frozenset((GET, LIST))
-_ALL: Final = "#"
+_ALL_TOPICS: Final = "#"
 
 
 class Manager(Protocol):
@@ -28,8 +24,12 @@ class Manager(Protocol):
     name: str  # of its user; "": none
     source: str  # its address
 
-    async def may(self, action: Action, kind: Kind, name: str) -> bool:
-        """Whether it may do this to a resource. name: for a topic, also a filter. Raises `StoreError`."""
+    async def may(self, action: Action, kind: Kind, name: str, is_prefix: bool = False) -> bool:
+        """Whether it may do this to a resource.
+
+        name: for a topic, also a filter. is_prefix: to all resources whose name begins so; not for a topic. Raises
+        `StoreError`.
+        """
 
 
 class SuperUser:
@@ -38,7 +38,7 @@ class SuperUser:
     name = ""
     source = "the administration socket"
 
-    async def may(self, _action: Action, _kind: Kind, _name: str) -> bool:
+    async def may(self, _action: Action, _kind: Kind, _name: str, _is_prefix: bool = False) -> bool:
         return True
 
 
@@ -54,40 +54,52 @@ class RemoteManager:
         self.name = caller.user_name.decode()
         self.source = source
 
-    async def may(self, action: Action, kind: Kind, name: str) -> bool:
+    async def may(self, action: Action, kind: Kind, name: str, is_prefix: bool = False) -> bool:
         if self._caller.is_revoked:
             return False
-        publishes = action not in _LOOKS and action != SUB
-        resource = name.encode() if kind == TOPIC and action in {PUB, SUB} else resource_name(kind, name)
-        return await self._authority.has_rule(self._caller.user_name, resource, publishes)
+        permissions = await self._authority.permissions(self._caller.user_name, self._caller.source)
+        if kind != TOPIC:
+            return permissions.decide(action_bit(action), int(kind), name.encode(), is_prefix) is True
+        if action == PUB:
+            return permissions.may_publish(name.encode())
+        if action == SUB:
+            return permissions.may_subscribe(name.encode())
+        return permissions.may_look(action_bit(action), name.encode())
 
 
-def resource_name(kind: Kind, name: str) -> bytes:
-    """The name by which rules speak of a resource."""
-    return b"/".join((MANAGEMENT, Kind.Name(kind).lower().encode(), name.encode()))
+def action_bit(action: Action) -> int:
+    """An action as rules have it (`store.api.Action`)."""
+    return 1 << (int(action) - 1)
+
+
+def is_about_all(right: Right) -> bool:
+    """Whether a right is about all resources of its kind."""
+    return not right.name and not right.field
 
 
 def resource_of(right: Right, request: Message) -> str:
-    """The name of the resource that a right is about, for this request."""
+    """The name of the resource that a right is about, for this request; for all topics `#`, for all others "" as the
+    prefix of all names."""
     if right.name:
         return right.name
     if not right.field:
-        return _ALL
+        return _ALL_TOPICS if right.kind == TOPIC else ""
     name: str = getattr(request, right.field)
     if not right.below:
         return name
-    return name + _ALL if not name or name.endswith("/") else f"{name}/{_ALL}"
+    return name + _ALL_TOPICS if not name or name.endswith("/") else f"{name}/{_ALL_TOPICS}"
 
 
 async def require(manager: Manager, method: Method, request: Message) -> None:
     """Raise `RequestError` unless the caller may make this call. Raises `StoreError`."""
     for right in method.rights:
         if not right.each:
-            await require_one(manager, right.action, right.kind, resource_of(right, request))
+            is_prefix = is_about_all(right) and right.kind != TOPIC
+            await require_one(manager, right.action, right.kind, resource_of(right, request), is_prefix)
 
 
-async def require_one(manager: Manager, action: Action, kind: Kind, name: str) -> None:
+async def require_one(manager: Manager, action: Action, kind: Kind, name: str, is_prefix: bool = False) -> None:
     """Raise `RequestError` unless the caller may do this to a resource. Raises `StoreError`."""
-    if not await manager.may(action, kind, name):
-        what = f"{Action.Name(action)} {Kind.Name(kind).lower()} {name}"
+    if not await manager.may(action, kind, name, is_prefix):
+        what = f"{Action.Name(action)} {Kind.Name(kind).lower()}:{name}{'*' if is_prefix else ''}"
         raise RequestError(grpc.StatusCode.PERMISSION_DENIED, f"this needs the right to {what}, and no rule allows it")

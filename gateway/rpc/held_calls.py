@@ -9,7 +9,7 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import within
 from gateway.rpc.status import invalid
-from gateway.rpc.visibility import CALLER, is_visible
+from gateway.rpc.visibility import CALLER, is_readable
 from store.api import HeldMessage, Store
 from store.errors import NoSuchMessage
 
@@ -71,7 +71,7 @@ class HeldCalls:
                 due_ms=timer.due_ms or 0,
             )
             for timer in page.messages
-            if is_visible(timer.topic)
+            if is_readable(timer.topic)
         ]
         return pb.TimersReply(timers=timers, after=page.after)
 

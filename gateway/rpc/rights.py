@@ -1,11 +1,11 @@
 """The rights that each call requires: to read all topics of its reply, or to publish to the topics that it concerns.
 
-A call about one parent topic needs `parent/#`. Pull and Partitions with a filter of its topics need that filter only.
-A call about everything (lists, removed groups, traces) needs `#`.
+A call about one parent topic needs SUB of `parent/#`. Pull and Partitions with a filter of its topics need that filter
+only. A call about everything (removed groups, held messages, traces) needs `#`. A list of topics needs LIST of these
+topics, and a list of groups LIST of all groups, or where no rule says so SUB of `#`.
 Produced messages are checked one by one. A right to `#` does not cover names that begin with `$`: lists leave out the
 ones that the caller may not read (`gateway.rpc.visibility`). A call about a group without its parent topic needs the
-right to read all of the group's queues. A call that changes a group also needs the right to the group
-(`may_use_group`).
+right to read all of the group's queues. A call that uses a group also needs the right to the group (`may_use_group`).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from gateway.auth.callers import Caller
 from gateway.rpc.status import RequestError
 from gateway.rpc.visibility import REVOKED, group_state, may_read_group, may_use_group, topic_of
 from matcher.names import parent_of
-from store.api import Store
+from store.api import Action, Resource, Store
 from store.errors import NoSuchMessage, StoreError
 
 _ALL: Final = b"#"
@@ -81,8 +81,15 @@ READS: Final[dict[str, _RequiredFilter]] = {
 }
 # With `dead_letters`, these also require the right to read all queues of the group.
 _GROUP_CALLS: Final = frozenset(("Receive", "Acknowledge", "ResetGroup"))
-# These change a group, and require the right to it.
-_CHANGES: Final = _GROUP_CALLS | {"CommitOffsets", "RemoveGroup"}
+# These use a group, and require the right to do so.
+_USES: Final = {
+    "Receive": Action.SUB,
+    "Acknowledge": Action.SUB,
+    "CommitOffsets": Action.SUB,
+    "ResetGroup": Action.UPDATE,
+    "RemoveGroup": Action.DELETE,
+}
+_LISTS: Final = frozenset(("Children", "Topics"))  # of names of topics
 # These name messages by handle, and require the right to publish to the topics of the messages.
 PUBLISHES: Final = frozenset(("Recall", "EndTransaction"))
 # Each of these streams checks every message that it receives or sends.
@@ -109,14 +116,18 @@ class Rights:
             await self._require_handles(caller, request.handles)
             return
         topic_filter = READS[name](request)
-        if not caller.may_read(topic_filter):
-            raise _denied(f"{topic_filter.decode()} may not be subscribed to, and this call requires it")
+        if not _may_see(caller, name, topic_filter):
+            what = "groups" if name == "Groups" else topic_filter.decode()
+            does = "listed" if name in _LISTS or name == "Groups" else "subscribed to"
+            raise _denied(f"{what} may not be {does}, and this call requires it")
         if concerns_position(name, request) and not await self._is_granted(caller.may_read, request.position):
             raise _denied("the topic of the message may not be subscribed to")
         group = group_of(name, request)
         if group and not await self._is_readable(caller, group):
             raise _denied("what the group reads may not be subscribed to")
-        if name in _CHANGES and not await self._is_usable(caller, request.group.encode()):
+        if name == "CommittedOffsets" and caller.decide(Action.GET, Resource.GROUP, request.group.encode()) is False:
+            raise _denied(f"rules deny to look at the group {request.group[:100]!r}")
+        if name in _USES and not await self._is_usable(caller, request.group.encode(), _USES[name]):
             raise _denied(f"the group {request.group[:100]!r} is another user's, and no rule allows it")
 
     async def _require_handles(self, caller: Caller, handles: Collection[int]) -> None:
@@ -135,9 +146,9 @@ class Rights:
             return False
         return state is None or may_read_group(caller, state)
 
-    async def _is_usable(self, caller: Caller, group: bytes) -> bool:
+    async def _is_usable(self, caller: Caller, group: bytes, action: Action) -> bool:
         try:
-            return await may_use_group(self._store, caller, group)
+            return await may_use_group(self._store, caller, group, action)
         except StoreError:
             return False
 
@@ -150,6 +161,14 @@ class Rights:
         except StoreError:
             return False
         return may(topic_of(frame))
+
+
+def _may_see(caller: Caller, name: str, topic_filter: bytes) -> bool:
+    """Whether the caller may read what a call shows, or for a list whether it may see the names."""
+    if name in _LISTS:
+        return caller.may_list(topic_filter)
+    verdict = caller.decide(Action.LIST, Resource.GROUP, b"", True) if name == "Groups" else None
+    return caller.may_read(topic_filter) if verdict is None else verdict
 
 
 def group_of(name: str, request: Any) -> bytes:

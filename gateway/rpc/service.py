@@ -21,7 +21,7 @@ from gateway.rpc.request_fields import parent_name, within
 from gateway.rpc.rights import Rights
 from gateway.rpc.status import RequestError, abort, invalid
 from gateway.rpc.trace import Trace
-from gateway.rpc.visibility import is_visible, may_check_transaction, visible_child
+from gateway.rpc.visibility import is_listed, may_check_transaction, visible_child
 from gateway.rpc.wakeups import Wakeups
 from record.layout import MAX_KEY
 from store.api import Store
@@ -128,7 +128,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
                 async with reply_budget() as budget:
                     page = await self._store.topics(request.prefix.encode(), after, limit)
                     budget.add(sum([len(name) for name in page.names]))
-                names = [name.decode() for name in page.names if is_visible(name)]
+                names = [name.decode() for name in page.names if is_listed(name)]
                 after = page.after
                 if names or after is None:
                     return pb.TopicsReply(topics=names, more=after is not None)

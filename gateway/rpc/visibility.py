@@ -9,8 +9,7 @@ import record
 from gateway.auth.callers import Caller
 from gateway.rpc.status import RequestError
 from matcher.names import is_shared
-from matcher.reserved import GROUP
-from store.api import Child, GroupState, GroupStore
+from store.api import Action, Child, GroupState, GroupStore, Resource
 
 CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)  # of the call of this task
 REVOKED: Final = "the user was changed or removed"
@@ -27,25 +26,34 @@ def may_check_transaction(half: bytes) -> bool:
     return caller is None or caller.may_publish(topic_of(half))
 
 
-def is_visible(topic: bytes) -> bool:
-    """Whether a caller with a right to `#` may see a topic, or all topics of a filter."""
+def is_readable(topic: bytes) -> bool:
+    """Whether a caller that may read `#` may read a topic."""
     caller = CALLER.get()
     return caller is None or not topic.startswith(b"$") or caller.may_read(topic)
+
+
+def is_listed(topic: bytes) -> bool:
+    """Whether a caller that may list `#` may see the name of a topic, or those of all topics of a filter."""
+    caller = CALLER.get()
+    return caller is None or not topic.startswith(b"$") or caller.may_list(topic)
 
 
 def visible_child(child: Child) -> Child | None:
     """The part of a parent topic that the caller may see."""
     if not child.name.startswith(b"$"):
         return child
-    is_topic = child.is_topic and is_visible(child.name)
-    has_children = child.has_children and is_visible(child.name + b"/#")
+    is_topic = child.is_topic and is_listed(child.name)
+    has_children = child.has_children and is_listed(child.name + b"/#")
     return Child(child.name, is_topic, has_children) if is_topic or has_children else None
 
 
 def is_group_visible(state: GroupState) -> bool:
-    """Whether the caller may see a group."""
+    """Whether the caller may see a group: where no rule says so, if it may read all queues of it."""
     caller = CALLER.get()
-    return caller is None or may_read_group(caller, state)
+    if caller is None:
+        return True
+    verdict = caller.decide(Action.LIST, Resource.GROUP, state.group)
+    return may_read_group(caller, state) if verdict is None else verdict
 
 
 def may_read_group(caller: Caller, state: GroupState) -> bool:
@@ -53,13 +61,14 @@ def may_read_group(caller: Caller, state: GroupState) -> bool:
     return all(caller.may_read(name) for name in map(_filter_of, [each.queue for each in state.queues]) if name)
 
 
-async def may_use_group(store: GroupStore, caller: Caller, group: bytes) -> bool:
-    """Whether the caller may be a member of a group and move or remove it: if rules allow it to subscribe to
-    `$group/NAME`, if its user created the group, or if no user did. A shared subscription has no creator: the right to
+async def may_use_group(store: GroupStore, caller: Caller, group: bytes, action: Action = Action.SUB) -> bool:
+    """Whether the caller may be a member of a group (SUB), move it (UPDATE) or remove it (DELETE). Where no rule says
+    so, it may if its user created the group, or if no user did. A shared subscription has no creator: the right to
     subscribe counts. Raises `StoreError`."""
+    verdict = caller.decide(action, Resource.GROUP, group)
     if is_shared(group):
-        return caller.may_read(group)
-    return caller.may_read(GROUP + b"/" + group) or await store.group_creator(group) in (b"", caller.user_name)
+        return verdict is not False and caller.may_read(group)
+    return await store.group_creator(group) in (b"", caller.user_name) if verdict is None else verdict
 
 
 def caller_user() -> bytes:

@@ -17,19 +17,27 @@ def add(subparsers: Subparsers) -> None:
     actions = add_actions(declare(subparsers, "acl", about, EXAMPLE))
     setting = declare(actions, "set", "replace the rules of a user", EXAMPLE, _set)
     _add_user(setting)
-    text = "a rule such as 'allow publish home/%%c/#': allow or deny; publish, subscribe or both; a topic filter, where"
-    text += " %%c stands for the client id and %%u for the user name (default: one rule per line of standard input)"
+    text = "a rule such as 'allow publish home/%%c/#' or 'allow LIST,GET group:* from 10.0.0.0/8': allow or deny;"
+    text += " publish, subscribe, both, or actions; a topic filter, or a kind and a name; sources. %%c stands for the"
+    text += " client id and %%u for the user name (default: one rule per line of standard input)"
     setting.add_argument("rules", nargs="*", metavar="RULE", help=text)
     _add_user(declare(actions, "remove", "remove the rules of a user", "sluice acl remove --everybody", _remove))
     management.add_arguments(declare(actions, "list", "list all rules", "sluice acl list", _list))
     example = "sluice acl check --user alice --client-id sensor-7 publish home/alice/temp"
     about = f"check whether the rules allow an action on a topic (exit code {DENIED}: denied)"
     checking = declare(actions, "check", about, example, _check)
-    checking.add_argument("does", choices=("publish", "subscribe"), help="the action to check")
-    text = "the topic to publish to or the filter to subscribe to; may begin with $share, $replay or $delayed"
-    checking.add_argument("topic", metavar="TOPIC", help=text)
+    text = "the action to check: publish, subscribe, or one of rules such as LIST"
+    checking.add_argument("does", metavar="ACTION", help=text)
+    text = (
+        "the topic to publish to or the filter to subscribe to; may begin with $share, $replay or $delayed; or another"
+    )
+    text += " resource as in a rule, such as group:billing"
+    checking.add_argument("resource", metavar="RESOURCE", help=text)
     checking.add_argument("--user", default="", metavar="NAME", help="the user name (default: no user)")
     checking.add_argument("--client-id", default="", metavar="CLIENT", help="the client id (default: empty)")
+    text = "the address of the client, or local for a Unix socket (default: rules with sources do not apply)"
+    checking.add_argument("--source", default="", metavar="ADDRESS", help=text)
+    checking.add_argument("--explain", action="store_true", help="print each rule up to the one that decides")
     text = "the listener's answer when no rule matches (default: deny)"
     checking.add_argument("--default", choices=("allow", "deny"), default="deny", help=text)
     management.add_arguments(checking)
@@ -100,13 +108,17 @@ def _check(arguments: Arguments) -> int:
     request = pb.CheckRulesRequest(
         user=arguments.user,
         client_id=arguments.client_id,
-        does=arguments.does.upper(),
-        topic=arguments.topic,
+        action=arguments.does,
+        resource=arguments.resource,
+        source=arguments.source,
         by_default=arguments.default == "allow",
     )
     answer = management.ask(arguments, "CheckRules", request, pb.CheckRulesReply)
     if not answer.is_user:
         _warn(arguments)
-    facts = {"allowed": answer.allowed, "because": answer.because, "is_user": answer.is_user}
-    print_result(arguments, facts, f"{'allowed' if answer.allowed else 'denied'}: {answer.because}")
+    steps = [{"rule": step.rule, "outcome": step.outcome} for step in answer.steps]
+    facts = {"allowed": answer.allowed, "because": answer.because, "is_user": answer.is_user, "steps": steps}
+    lines = [f"{step['rule']}: {step['outcome']}" for step in steps] if arguments.explain else []
+    lines.append(f"{'allowed' if answer.allowed else 'denied'}: {answer.because}")
+    print_result(arguments, facts, "\n".join(lines))
     return 0 if answer.allowed else DENIED

@@ -12,7 +12,7 @@ Source: design pages `docs/architecture.md` and `docs/format.md`.
 
 from typing import Protocol
 
-from store.api.accounts import AccountStore, Rule, User
+from store.api.accounts import ALL_ACTIONS, AccountStore, Action, Resource, Rule, User
 from store.api.appended import Appended
 from store.api.gateways import Attendance, GatewayStore, NamedClaim
 from store.api.groups import (
@@ -69,8 +69,10 @@ from store.api.queues import (
 from store.api.sessions import Outbound, PendingRetained, SessionState, SessionStore, StoredSubscription, StoredWill
 
 __all__ = [
+    "ALL_ACTIONS",
     "MAX_ERROR",
     "AccountStore",
+    "Action",
     "Addressed",
     "Appended",
     "Attendance",
@@ -110,6 +112,7 @@ __all__ = [
     "QueueStore",
     "Receipts",
     "Redelivery",
+    "Resource",
     "Rest",
     "Retained",
     "Rule",

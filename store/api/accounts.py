@@ -1,6 +1,7 @@
 """Users that log in with a password, and the rules that say what they may do."""
 
 from dataclasses import dataclass
+from enum import IntEnum, IntFlag
 from typing import Protocol
 
 
@@ -15,14 +16,41 @@ class User:
     server_key: bytes  # 32 bytes
 
 
+class Action(IntFlag):
+    """What somebody does to a resource."""
+
+    PUB = 1
+    SUB = 2
+    CREATE = 4
+    UPDATE = 8
+    DELETE = 16
+    LIST = 32
+    GET = 64
+
+
+ALL_ACTIONS = 127
+
+
+class Resource(IntEnum):
+    """The kinds of resources."""
+
+    CLUSTER = 1  # an area of the node or the cluster, such as `store`
+    TOPIC = 2
+    GROUP = 3
+    SESSION = 4  # by client id
+
+
 @dataclass(slots=True, frozen=True)
 class Rule:
-    """Allows or denies publishing or subscribing to topics."""
+    """Allows or denies actions on resources of a kind."""
 
     allow: bool
-    publish: bool
-    subscribe: bool
-    topic_filter: bytes  # `%c` and `%u` as levels stand for the client id and the user name
+    actions: int  # bits of `Action`
+    kind: int  # a `Resource`
+    # Of the resource; for topics a filter. `%c` and `%u` stand for client id and user name, in filters as whole levels.
+    name: bytes
+    is_prefix: bool = False  # all resources whose name begins so
+    sources: tuple[str, ...] = ()  # networks such as `10.0.0.0/8`, or `local` for Unix sockets; empty: from everywhere
 
 
 class AccountStore(Protocol):

@@ -79,6 +79,7 @@ class StoredWill:
     is_account: bool = False  # `user_name` is a user of the store, who may have been removed since
     is_allowed: bool = True  # whether topics that no rule matches may be published to
     gateway: bytes = b""  # that has the connection; b"": the process of the store itself
+    source: bytes = b""  # address of the client, which rules may name
 
 
 class SessionStore(Protocol):

@@ -15,10 +15,9 @@ _USERS: Final = b"U"
 _RULES: Final = b"A"  # by user; the rules for everybody have the empty name
 
 _USER_ROW: Final = Struct(">I32s32s")  # iterations, stored key, server key; the salt follows
-_RULE: Final = Struct(">BH")  # marks, length of the filter; the filter follows
+_RULE: Final = Struct(">BBBHH")  # marks, actions, kind, lengths of the name and of the sources; these follow
 _ALLOW: Final = 1
-_PUBLISH: Final = 2
-_SUBSCRIBE: Final = 4
+_PREFIX: Final = 2
 
 
 class Access:
@@ -81,16 +80,21 @@ def _user(name: bytes, row: bytes) -> User:
 
 
 def _packed(rule: Rule) -> bytes:
-    what = rule.allow * _ALLOW | rule.publish * _PUBLISH | rule.subscribe * _SUBSCRIBE
-    return _RULE.pack(what, len(rule.topic_filter)) + rule.topic_filter
+    marks = rule.allow * _ALLOW | rule.is_prefix * _PREFIX
+    sources = ",".join(rule.sources).encode()
+    return _RULE.pack(marks, rule.actions, rule.kind, len(rule.name), len(sources)) + rule.name + sources
 
 
 def _rules(row: bytes) -> list[Rule]:
     found: list[Rule] = []
     at = 0
     while at < len(row):
-        what, length = _RULE.unpack_from(row, at)
+        marks, actions, kind, length, sources_length = _RULE.unpack_from(row, at)
         at += _RULE.size
-        found.append(Rule(bool(what & _ALLOW), bool(what & _PUBLISH), bool(what & _SUBSCRIBE), row[at : at + length]))
+        name = row[at : at + length]
         at += length
+        sources = row[at : at + sources_length].decode()
+        at += sources_length
+        where = tuple(sources.split(",")) if sources else ()
+        found.append(Rule(bool(marks & _ALLOW), actions, kind, name, bool(marks & _PREFIX), where))
     return found

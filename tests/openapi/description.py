@@ -12,7 +12,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 
 from gateway.management.methods import METHODS, Method
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.proto.options_pb2 import Action, Kind, Right
+from gateway.management.proto.options_pb2 import TOPIC, Action, Kind, Right
 from tests.openapi.protos import ROOT, compile_protos
 
 FILE = ROOT / "gateway/management/openapi.json"
@@ -68,7 +68,8 @@ def text() -> str:
 def right_text(right: Right) -> str:
     """A right in words: `GET group {group}`."""
     kind = Kind.Name(right.kind).lower()
-    name = right.name or (f"{{{right.field}}}" if right.field else "of each message" if right.each else "#")
+    name = right.name or (f"{{{right.field}}}" if right.field else "of each message" if right.each else "")
+    name = name or ("#" if right.kind == TOPIC else "*")
     return f"{Action.Name(right.action)} {kind} {name}{'/#' if right.below else ''}"
 
 

@@ -3,12 +3,13 @@
 from typing import Final
 
 from gateway.management.methods import METHODS, Method
-from gateway.management.proto.options_pb2 import GET, LIST, PUB, SUB, TOPIC, Kind, Right
+from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC, Action, Kind, Right
 from tests.openapi.description import right_text
 from tests.openapi.protos import ROOT
 
 PAGE: Final = ROOT / "docs/management.md"
 _BEGIN: Final = "<!-- table of rights: written by `make proto` -->\n"
+_SHORT: Final = {PUB: "publish", SUB: "subscribe"}
 _END: Final = "<!-- end of the table -->\n"
 
 
@@ -37,8 +38,9 @@ def _line(method: Method) -> str:
 
 
 def _rule(right: Right) -> str:
-    does = "subscribe" if right.action in {GET, LIST, SUB} else "publish"
-    name = right.name or (right.field.upper() if right.field else "TOPIC" if right.each else "#")
+    kind = Kind.Name(right.kind).lower()
+    name = right.name or (right.field.upper() if right.field else "TOPIC" if right.each else "")
     name += "/#" if right.below else ""
-    is_of_topic = right.kind == TOPIC and right.action in {PUB, SUB}
-    return f"allow {does} {name if is_of_topic else f'$management/{Kind.Name(right.kind).lower()}/{name}'}"
+    if right.kind == TOPIC and right.action in _SHORT:
+        return f"allow {_SHORT[right.action]} {name or '#'}"
+    return f"allow {Action.Name(right.action)} {kind}:{name or ('#' if right.kind == TOPIC else '*')}"

@@ -119,9 +119,57 @@ async def test_acl_check_names_the_rule(run: Run) -> None:
     )
     assert "allowed" in await run("acl", "check", "publish", "x", "--default", "allow")
     answer = json.loads(await run(*alice, "--json", "publish", "home/alice/lock", code=3))
-    assert answer == {"is_user": False, "allowed": False, "because": "rule 1 of alice: deny publish home/%u/lock"}
+    because = "rule 1 of alice: deny publish home/%u/lock"
+    steps = [{"rule": because, "outcome": "denies it"}]
+    assert answer == {"is_user": False, "allowed": False, "because": because, "steps": steps}
     await run("acl", "check", "publish", "home/#", code=1)
     assert "is not a topic" in run.error
+
+
+async def test_acl_check_explains_each_rule(run: Run) -> None:
+    rules = [
+        "allow both home/# from 10.0.0.0/8",
+        "allow SUB group:a*",
+        "deny SUB group:$share/w/*",
+        "allow publish home/+",
+    ]
+    await run("acl", "set", "--user", "alice", *rules)
+    await run("acl", "set", "--everybody", "allow LIST topic:x", "allow both home/#", "deny CREATE session:bad-*")
+    alice = ("acl", "check", "--explain", "--user", "alice")
+    assert await run(*alice, "subscribe", "home/#", "--source", "192.0.2.1") == (
+        "rule 1 of alice: allow both home/# from 10.0.0.0/8: does not apply: the client comes from 192.0.2.1\n"
+        "rule 2 of alice: allow SUB group:a*: does not apply: it is about a group\n"
+        "rule 3 of alice: deny SUB group:$share/w/*: does not apply: it is about a group\n"
+        "rule 4 of alice: allow publish home/+: does not apply: it is not about SUB\n"
+        "rule 1 of everybody: allow LIST topic:x: does not apply: it is not about SUB\n"
+        "rule 2 of everybody: allow both home/#: allows it\n"
+        "allowed: rule 2 of everybody: allow both home/#\n"
+    )
+    for words, verdict in (
+        (("subscribe", "home/#", "--source", "10.2.3.4"), "allowed: rule 1 of alice"),
+        (("publish", "home/a/b"), "allowed: rule 2 of everybody"),
+        (("SUB", "group:abc"), "allowed: rule 2 of alice"),
+        (("SUB", "group:a*"), "allowed: rule 2 of alice"),
+        (("SUB", "group:*"), "denied: rule 3 of alice"),
+        (("SUB", "group:b"), "denied: no rule applies: only the user who created the group may"),
+        (("subscribe", "$share/w/home/#"), "denied: rule 3 of alice"),
+        (("subscribe", "$share/v/home/#"), "allowed: rule 2 of everybody"),
+        (("LIST", "topic:x"), "allowed: rule 1 of everybody"),
+        (("LIST", "home/a"), "allowed: rule 2 of everybody"),
+        (("GET", "topic:x"), "denied: no rule applies: the listener's default"),
+        (("CREATE", "session:good"), "allowed: no rule applies: a client may have a session"),
+        (("CREATE", "session:bad-1"), "denied: rule 3 of everybody"),
+        (("UPDATE", "session:good"), "denied: no rule applies"),
+    ):
+        told = await run(*alice, *words, code=0 if verdict.startswith("allowed") else 3)
+        assert verdict in told.splitlines()[-1], words
+    for words, says in (
+        (("PUB", "group:x"), "the actions on a group are SUB,"),
+        (("both", "x"), "one action is expected, not 'both'"),
+        (("publish", "x", "--source", "here"), "'here' is not an address, nor 'local'"),
+    ):
+        await run(*alice, *words, code=1)
+        assert says in run.error
 
 
 async def test_an_unknown_user_is_reported(run: Run) -> None:

@@ -166,8 +166,8 @@ async def test_a_node_on_another_machine(node: Node, run: Run, tmp_path: Path, m
     secret.write_text("wonderland\n")
     run.flags = ["--host", url, "--username", "alice", "--password-file", str(secret)]
     await run("store", "status", code=1)
-    assert "this needs the right to GET cluster store, and no rule allows it" in run.error
-    await set_rules(node, "alice", "allow subscribe $management/#")
+    assert "this needs the right to GET cluster:store, and no rule allows it" in run.error
+    await set_rules(node, "alice", "allow LIST,GET cluster:*")
     await run("store", "status")
     monkeypatch.setenv("MQTT_PASSWORD", "wonderland")
     run.flags = ["--host", url, "--username", "alice"]
@@ -194,7 +194,7 @@ async def test_a_node_with_tls(make_node: MakeNode, tmp_path: Path, capsys: pyte
     certificate, key = authority.issue("server", "server", "DNS:localhost")
     tls = {"http__certificate": str(certificate), "http__key": str(key), "http__client_ca": str(authority.file)}
     node = await make_node(http__auth=["certificate"], **tls)
-    await set_rules(node, "alice", "allow subscribe $management/#")
+    await set_rules(node, "alice", "allow LIST,GET cluster:*")
     run = Run(node, capsys)
     own = [str(path) for path in authority.issue("alice", "alice")]
     host = ["--host", f"https://localhost:{node.ports.http}"]

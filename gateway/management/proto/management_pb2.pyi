@@ -1,7 +1,6 @@
 from gateway.management.proto import options_pb2 as _options_pb2
 from google.api import annotations_pb2 as _annotations_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -911,34 +910,40 @@ class SetRulesReply(_message.Message):
     def __init__(self, is_user: _Optional[bool] = ...) -> None: ...
 
 class CheckRulesRequest(_message.Message):
-    __slots__ = ("user", "client_id", "does", "topic", "by_default")
-    class Does(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-        __slots__ = ()
-        PUBLISH: _ClassVar[CheckRulesRequest.Does]
-        SUBSCRIBE: _ClassVar[CheckRulesRequest.Does]
-    PUBLISH: CheckRulesRequest.Does
-    SUBSCRIBE: CheckRulesRequest.Does
+    __slots__ = ("user", "client_id", "action", "resource", "by_default", "source")
     USER_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    DOES_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
     BY_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     user: str
     client_id: str
-    does: CheckRulesRequest.Does
-    topic: str
+    action: str
+    resource: str
     by_default: bool
-    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., does: _Optional[_Union[CheckRulesRequest.Does, str]] = ..., topic: _Optional[str] = ..., by_default: _Optional[bool] = ...) -> None: ...
+    source: str
+    def __init__(self, user: _Optional[str] = ..., client_id: _Optional[str] = ..., action: _Optional[str] = ..., resource: _Optional[str] = ..., by_default: _Optional[bool] = ..., source: _Optional[str] = ...) -> None: ...
 
 class CheckRulesReply(_message.Message):
-    __slots__ = ("allowed", "because", "is_user")
+    __slots__ = ("allowed", "because", "is_user", "steps")
     ALLOWED_FIELD_NUMBER: _ClassVar[int]
     BECAUSE_FIELD_NUMBER: _ClassVar[int]
     IS_USER_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     allowed: bool
     because: str
     is_user: bool
-    def __init__(self, allowed: _Optional[bool] = ..., because: _Optional[str] = ..., is_user: _Optional[bool] = ...) -> None: ...
+    steps: _containers.RepeatedCompositeFieldContainer[CheckedRule]
+    def __init__(self, allowed: _Optional[bool] = ..., because: _Optional[str] = ..., is_user: _Optional[bool] = ..., steps: _Optional[_Iterable[_Union[CheckedRule, _Mapping]]] = ...) -> None: ...
+
+class CheckedRule(_message.Message):
+    __slots__ = ("rule", "outcome")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    outcome: str
+    def __init__(self, rule: _Optional[str] = ..., outcome: _Optional[str] = ...) -> None: ...
 
 class GetClusterRequest(_message.Message):
     __slots__ = ("digest", "position")

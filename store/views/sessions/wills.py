@@ -17,7 +17,7 @@ _WILLS: Final = b"W"
 _WAITING: Final = b"V"  # due (u64 ms) and client id
 # Epoch, delay in seconds, due in ms or 0, marks, length of the gateway's name and of the user's. The two names and the
 # message as an unsealed frame follow.
-_ROW: Final = Struct(">QIQBHH")
+_ROW: Final = Struct(">QIQBHHH")
 _ACCOUNT: Final = 1  # marks
 _DENIED: Final = 2
 
@@ -35,8 +35,8 @@ class WillsView:
         self.drop(client)
         message = record.frame(Kind.MESSAGE, event.flags, 0, event.topic, client, event.properties, event.payload)
         marks = event.is_account * _ACCOUNT | (not event.is_allowed) * _DENIED
-        head = _ROW.pack(event.epoch, event.delay, 0, marks, len(event.gateway), len(event.user))
-        self._state.put(_WILLS, client, head + event.gateway + event.user + message)
+        head = _ROW.pack(event.epoch, event.delay, 0, marks, len(event.gateway), len(event.user), len(event.source))
+        self._state.put(_WILLS, client, head + event.gateway + event.user + event.source + message)
 
     def dropped(self, client: bytes, event: WillDropped) -> None:
         """Remove the will of the connection with this epoch or an older one."""
@@ -90,14 +90,15 @@ class WillsView:
 
 
 def _will(client: bytes, row: bytes) -> StoredWill:
-    epoch, delay, due, marks, gateway_size, user_size = _ROW.unpack_from(row)
+    epoch, delay, due, marks, gateway_size, user_size, source_size = _ROW.unpack_from(row)
     user_at = _ROW.size + gateway_size
-    start = user_at + user_size
+    source_at = user_at + user_size
+    start = source_at + source_size
     _, flags, _, topic, _, properties, payload = record.decode(row, start)
     message = topic, flags, properties, payload
     is_account, is_allowed = bool(marks & _ACCOUNT), not marks & _DENIED
-    user, gateway = row[user_at:start], row[_ROW.size : user_at]
-    return StoredWill(client, delay, due, *message, epoch, user, is_account, is_allowed, gateway)
+    user, gateway, source = row[user_at:source_at], row[_ROW.size : user_at], row[source_at:start]
+    return StoredWill(client, delay, due, *message, epoch, user, is_account, is_allowed, gateway, source)
 
 
 def _waiting_name(client: bytes, due: int) -> bytes:

@@ -281,7 +281,7 @@ async def test_a_shared_subscription_of_others(node: Node) -> None:
     """Rules about a group keep a client out that may subscribe to the same filter, and end its membership."""
     client = await alice(node)
     assert list(await client.subscribe((b"$share/g/public/#", 1), (b"$share/h/public/#", 1))) == [1, 1]
-    await set_rules(node, "alice", "deny subscribe $group/$share/g/#", "allow both public/#")
+    await set_rules(node, "alice", "deny SUB group:$share/g/*", "allow both public/#")
     assert (await client.expect(DISCONNECT)).reason == 0x87
     client = await alice(node)
     filters = [b"$share/g/public/#", b"$share/h/public/#", b"public/#"]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.auth.rule_text import parse_rule
 from gateway.broker.append import append
 from gateway.config.config import ConfigError, load
 from gateway.node.node import Node
 from store import control
-from store.api import Rule
 from store.config import StoreConfig
 from store.engine import Engine
 from tests.gateway.conftest import MakeNode
@@ -199,7 +199,7 @@ async def test_wills_of_a_node_that_died_are_judged_by_the_next(
     there.append(await leaves_a_will(node, b"removed", 0, 0, b"carol"))
     copy_log(node.config.data_dir, tmp_path / "copy")
     engine = await Engine.open(tmp_path / "copy", StoreConfig())
-    everything = Rule(False, True, True, b"#")
+    everything = parse_rule("deny both #")
     await append(engine, [control.RulesSet([everything]).frame(b"alice"), control.UserRemoved().frame(b"carol")])
     await engine.close()
     again = await make_node("copy", mqtt__auth=["password"])

@@ -23,7 +23,9 @@ from tests.waiting import patience, until
 async def node(make_node: MakeNode) -> Node:
     """Everybody may do everything."""
     made = await make_node()
-    await set_rules(made, "", "allow both #", "allow both $management/#")
+    await set_rules(
+        made, "", "allow both #", "allow * group:*", "allow * session:*", "allow * cluster:*", "allow LIST,GET topic:#"
+    )
     return made
 
 

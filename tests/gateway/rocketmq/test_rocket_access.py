@@ -164,7 +164,7 @@ async def test_a_group_belongs_to_the_user_who_created_it(node: Node) -> None:
     dead = receive(pb.Resource(name="%DLQ%group"))
     for name, request in [*calls.items(), ("ReceiveMessage", dead)]:
         assert await code(node, signed("AK-2", b"another"), name, request) == pb.FORBIDDEN, name
-    await set_rules(node, "shop", *rules, "allow subscribe $group/group")
+    await set_rules(node, "shop", *rules, "allow SUB group:group")
     for name, request in [*calls.items(), ("ReceiveMessage", dead)]:
         assert await code(node, signed("AK-2", b"another"), name, request) != pb.FORBIDDEN, name
 

@@ -177,7 +177,7 @@ async def test_a_changed_user_has_to_authenticate_again(node: Node, question: st
 @pytest.mark.parametrize("question", ["rules", "user-remove"])
 async def test_messages_leased_by_a_call_whose_rights_ended_are_available_at_once(node: Node, question: str) -> None:
     await set_user(node, "bob", b"builder")
-    await set_rules(node, "bob", "allow both home/#", "allow both $group/#")
+    await set_rules(node, "bob", "allow both home/#", "allow * group:*")
     engine = node._engine
     assert engine is not None
     request = pb.ReceiveRequest(
@@ -186,7 +186,7 @@ async def test_messages_leased_by_a_call_whose_rights_ended_are_available_at_onc
     async with client(node, Credentials("bob", "builder")) as bob:
         await bob.reset_group("g", "home")
         metadata = (("authorization", ALICE.header()),)
-        await set_rules(node, "alice", "allow both home/#", "allow both $group/#")
+        await set_rules(node, "alice", "allow both home/#", "allow * group:*")
         async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
             receive = channel.unary_unary("/sluice.v1.Sluice/Receive", request.SerializeToString)
             waiting = receive(request, metadata=metadata, timeout=PATIENCE_S)
@@ -331,7 +331,7 @@ async def test_a_group_belongs_to_the_user_who_created_it(node: Node, begin: str
         assert await codes(node, "mallory", calls) == dict.fromkeys(calls, grpc.StatusCode.PERMISSION_DENIED)
         dead = pb.ReceiveRequest(group="billing", dead_letters=True, max_records=1, max_bytes=1, invisible_ms=1000)
         assert await codes(node, "mallory", {"Receive": dead}) == {"Receive": grpc.StatusCode.PERMISSION_DENIED}
-        await set_rules(node, "mallory", *RIGHTS, "allow subscribe $group/billing")
+        await set_rules(node, "mallory", *RIGHTS, "allow SUB,UPDATE,DELETE group:billing")
         assert await codes(node, "mallory", calls) == dict.fromkeys(calls, grpc.StatusCode.OK)
         await mallory.reset_group("billing", "home")  # it was removed: now it is Mallory's
         with pytest.raises(NotAllowed, match="the group 'billing' is another user's"):

@@ -40,7 +40,9 @@ class Waiting:
     def will(self, client: bytes) -> StoredWill:
         e = self.event
         message = e.topic, e.flags, e.properties, e.payload
-        return StoredWill(client, e.delay, self.due, *message, e.epoch, e.user, e.is_account, e.is_allowed, e.gateway)
+        return StoredWill(
+            client, e.delay, self.due, *message, e.epoch, e.user, e.is_account, e.is_allowed, e.gateway, e.source
+        )
 
 
 class Wills:

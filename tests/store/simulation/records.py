@@ -265,8 +265,13 @@ class Records:
             case 1:
                 return control.UserRemoved().frame(name)
             case _:
-                flags = [[rng.random() < 0.5 for _ in range(3)] for _ in range(rng.randrange(4))]
-                return control.RulesSet([Rule(*each, rng.choice(FILTERS)) for each in flags]).frame(name)
+                return control.RulesSet([self._rule() for _ in range(rng.randrange(4))]).frame(name)
+
+    def _rule(self) -> Rule:
+        rng = self._rng
+        sources = rng.choice(((), ("local",), ("10.0.0.0/8", "2001:db8::/32")))
+        what = rng.randrange(1, 128), rng.randrange(1, 5)
+        return Rule(rng.random() < 0.5, *what, rng.choice(FILTERS), rng.random() < 0.5, sources)
 
     def _share(self) -> bytes:
         """A record of shared subscriptions."""
@@ -290,7 +295,8 @@ class Records:
         delay_s = rng.choice((0, 5, 15, 0xFFFF_FFFF))
         message = rng.choice(TOPICS), flags, rng.choice((b"", b"\1\1")), payload
         sender = rng.choice(USERS), rng.random() < 0.5, rng.random() < 0.5
-        return control.WillSet(epoch, delay_s, *message, *sender, rng.choice(GATEWAYS)).frame(client)
+        source = rng.choice((b"", b"192.0.2.7"))
+        return control.WillSet(epoch, delay_s, *message, *sender, rng.choice(GATEWAYS), source).frame(client)
 
     def _filters(self) -> list[bytes]:
         return self._rng.sample((*FILTERS, *SHARES), self._rng.randrange(1, 4))

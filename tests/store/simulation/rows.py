@@ -16,7 +16,7 @@ from struct import pack
 import record
 from matcher.names import has_wildcard, parent_of
 from record.layout import FLAG_HALF, Kind
-from store.api import DeadLetter
+from store.api import DeadLetter, Rule
 from store.config import StoreConfig
 from store.engine import Engine
 from store.log.writer import SealedBatch
@@ -190,8 +190,8 @@ def _add_wills(rows: dict[bytes, bytes], model: Model) -> None:
         message = record.frame(Kind.MESSAGE, will.flags, 0, will.topic, client, will.properties, will.payload)
         marks = will.is_account | (not will.is_allowed) << 1
         head = pack(">QIQB", will.epoch, will.delay_interval, will.due_ms, marks)
-        sizes = pack(">HH", len(will.gateway), len(will.user_name))
-        rows[b"W" + client] = head + sizes + will.gateway + will.user_name + message
+        sizes = pack(">HHH", len(will.gateway), len(will.user_name), len(will.source))
+        rows[b"W" + client] = head + sizes + will.gateway + will.user_name + will.source + message
         if will.due_ms:
             rows[b"V" + pack(">Q", will.due_ms) + client] = b""
 
@@ -278,9 +278,13 @@ def _add_access(rows: dict[bytes, bytes], model: Model) -> None:
     for name, user in model.access.users.items():
         rows[b"U" + name] = pack(">I32s32s", user.iterations, user.stored_key, user.server_key) + user.salt
     for name, rules in model.access.rules.items():
-        rows[b"A" + name] = b"".join(
-            bytes([rule.allow | rule.publish << 1 | rule.subscribe << 2]) + _sized(rule.topic_filter) for rule in rules
-        )
+        rows[b"A" + name] = b"".join(map(_rule_row, rules))
+
+
+def _rule_row(rule: Rule) -> bytes:
+    where = ",".join(rule.sources).encode()
+    head = bytes([rule.allow | rule.is_prefix << 1, rule.actions, rule.kind])
+    return head + pack(">HH", len(rule.name), len(where)) + rule.name + where
 
 
 def _assert_dropped(rows: dict[bytes, bytes], oldest: int, model: Model, generation_bytes: int) -> None:

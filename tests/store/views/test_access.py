@@ -3,7 +3,7 @@
 import pytest
 
 from store import control
-from store.api import Rule, User
+from store.api import ALL_ACTIONS, Action, Resource, Rule, User
 from tests.store.views.sessions.test_sessions import Bench, bench
 
 pytestmark = pytest.mark.any_store
@@ -12,7 +12,10 @@ __all__ = ["bench"]  # the fixture
 
 ALICE = User(b"alice", b"salt", 4096, b"s" * 32, b"k" * 32)
 BOB = User("büb".encode(), b"", 1, b"t" * 32, b"l" * 32)
-RULES = [Rule(True, True, False, b"home/%c/#"), Rule(False, True, True, b"#")]
+RULES = [
+    Rule(True, Action.PUB, Resource.TOPIC, b"home/%c/#", False, ("10.0.0.0/8", "local")),
+    Rule(False, ALL_ACTIONS, Resource.GROUP, b"", True),
+]
 
 
 @pytest.mark.parametrize("restart", [False, True])
