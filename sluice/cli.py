@@ -25,6 +25,7 @@ from sluice.commands import (
     message,
     pub,
     restore,
+    role,
     serve,
     show,
     sql,
@@ -119,6 +120,7 @@ def parser() -> argparse.ArgumentParser:
         log,
         user,
         acl,
+        role,
         version,
     ):
         command.add(commands)

@@ -321,7 +321,7 @@ class UserSet(ControlRecord, frozen=True):
 
 
 class UserRemoved(ControlRecord, frozen=True):
-    """The user and the rules of this name are removed."""
+    """The user of this name is removed, with its rules and its state."""
 
     kind = Kind.USER_REMOVED
 
@@ -332,6 +332,29 @@ class RulesSet(ControlRecord, frozen=True):
 
     kind = Kind.RULES_SET
     rules: Sequence[Rule]
+
+
+class UserChanged(ControlRecord, frozen=True):
+    """The state of a user, in place of all of the earlier one."""
+
+    kind = Kind.USER_CHANGED
+    roles: Sequence[bytes] = ()
+    is_super: bool = False
+    is_disabled: bool = False
+
+
+class RoleSet(ControlRecord, frozen=True):
+    """A role, in place of an earlier one of its name. Its rules count before those of the roles that it inherits."""
+
+    kind = Kind.ROLE_SET
+    rules: Sequence[Rule] = ()
+    inherits: Sequence[bytes] = ()
+
+
+class RoleRemoved(ControlRecord, frozen=True):
+    """The role of this name is removed."""
+
+    kind = Kind.ROLE_REMOVED
 
 
 # --- producers and gateways

@@ -25,12 +25,14 @@ from store.api import (
     HeldPage,
     ProducerState,
     Retained,
+    Role,
     Rule,
     SessionState,
     StoredSubscription,
     StoredWill,
     TopicPage,
     User,
+    UserState,
     dead_letter_queue,
     partition_queue,
 )
@@ -338,6 +340,18 @@ class Queries:
 
     async def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
         return self._views.access.rules_of_all(after, limit)
+
+    async def user_state(self, name: bytes) -> UserState:
+        return self._views.access.user_state(name)
+
+    async def user_states(self, after: bytes | None, limit: int) -> list[tuple[bytes, UserState]]:
+        return self._views.access.user_states(after, limit)
+
+    async def role(self, name: bytes) -> Role | None:
+        return self._views.access.role(name)
+
+    async def roles(self, after: bytes | None, limit: int) -> list[Role]:
+        return self._views.access.roles(after, limit)
 
     def _group_queue(self, queue: bytes, floor: int, following: int, unfinished: int) -> GroupQueueState:
         bounds = self._views.bounds((queue,))[0]

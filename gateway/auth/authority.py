@@ -1,7 +1,8 @@
 """Users and rules of the store, for all fronts of a process: checks passwords, and answers what a user may do.
 
-The truth is in the store. Caches (rules by user, proven passwords) are dropped when a commit changes users or rules.
-Fronts are called then, and check their clients again. Wrong passwords at all fronts are counted together.
+The truth is in the store. Caches (states and rules by user, proven passwords) are dropped when a commit changes users,
+roles or rules. Fronts are called then, and check their clients again. Wrong passwords at all fronts are counted
+together.
 """
 
 import secrets
@@ -14,16 +15,25 @@ from gateway.auth.identity import Identity
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import Permissions, RuleBook
 from gateway.auth.refusal import ClientRefused
+from gateway.auth.roles import rules_in_order
 from gateway.auth.scram import ITERATIONS, mock_user
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.destination import parse_destination
-from store.api import Commit, Store, StoredWill, User
+from store.api import Commit, Store, StoredWill, User, UserState
 from store.commit_listeners import ACCOUNTS
 
-_MAX_RULE_BOOKS: Final = 16_384  # rule books in the cache, one for each user
+_MAX_ACCOUNTS: Final = 16_384  # users in the cache
 WRONG: Final = "wrong user name or password"
+DISABLED: Final = "the user is disabled"
 
 ChangeListener = Callable[[Commit], None]
+
+
+class UserDisabled(ClientRefused):
+    """The user is disabled. Only those who have proven to be that user learn it."""
+
+    def __init__(self) -> None:
+        super().__init__(ReasonCode.BANNED, DISABLED)
 
 
 class WrongPassword(ClientRefused):
@@ -41,7 +51,7 @@ class Authority:
         self._store = store
         self.passwords = Passwords(max_wrong_passwords)
         self.changes = 0  # commits that changed users or rules
-        self._rule_books: dict[bytes, RuleBook] = {}  # by user name; b"": clients without a user
+        self._accounts: dict[bytes, _Account] = {}  # by user name; b"": clients without a user
         self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # used until the store has one
         self._listeners: list[ChangeListener] = []
         self.service_logins_failed = {"grpc": 0, "http": 0}  # of services; those of devices are in `Counters`
@@ -79,7 +89,7 @@ class Authority:
     async def renew(self, identity: Identity) -> bool:
         """Bring the identity up to date with the store's users and rules. Returns whether it was out of date.
 
-        Raises ClientRefused when its user was changed or removed, StoreError.
+        Raises WrongPassword when its user was changed or removed, UserDisabled, StoreError.
         """
         if identity.changes == self.changes:
             return False
@@ -88,42 +98,63 @@ class Authority:
             credential = identity.credential
             if credential is not None and await self._store.user(credential.name) != credential:
                 raise WrongPassword
-            book = await self._rule_book(identity.user_name)
-            identity.permissions = book.permissions(identity.client_id, identity.allows_by_default, identity.source)
+            account = await self._account(identity.user_name)
+            if account.state.is_disabled:
+                raise UserDisabled
+            identity.permissions = account.permissions(identity.client_id, identity.allows_by_default, identity.source)
             identity.changes = changes
         return True
 
-    async def permissions(self, user_name: bytes, source: str) -> Permissions:
-        """What rules allow a user: no default counts. source: see `gateway.auth.sources.host_of`. Raises StoreError."""
-        permissions = (await self._rule_book(user_name)).permissions(b"", False, source)
-        assert permissions is not None  # without a default, some things are not allowed
-        return permissions
+    async def permissions(self, user_name: bytes, source: str) -> Permissions | None:
+        """What rules allow a user: no default counts. None: it may do everything.
+
+        source: see `gateway.auth.sources.host_of`. Raises StoreError.
+        """
+        return (await self._account(user_name)).permissions(b"", False, source)
 
     async def may_send_will(self, will: StoredWill) -> bool:
         """Whether the current rules allow a will that is to be sent. Raises StoreError."""
         if will.is_account and await self._store.user(will.user_name) is None:
             return False
-        book = await self._rule_book(will.user_name)
-        return may_publish_will(book.permissions(will.client_id, will.is_allowed, will.source.decode()), will.topic)
+        account = await self._account(will.user_name)
+        if account.state.is_disabled:
+            return False
+        permissions = account.permissions(will.client_id, will.is_allowed, will.source.decode())
+        return may_publish_will(permissions, will.topic)
 
-    async def _rule_book(self, user_name: bytes) -> RuleBook:
-        book = self._rule_books.get(user_name)
-        if book is not None:
-            return book
+    async def _account(self, user_name: bytes) -> "_Account":
+        account = self._accounts.get(user_name)
+        if account is not None:
+            return account
         changes = self.changes
-        rules = await self._store.rules(user_name) if user_name else []
-        book = RuleBook([*rules, *await self._store.rules(b"")], user_name)
+        state = await self._store.user_state(user_name) if user_name else UserState()
+        owned = await rules_in_order(self._store, user_name, state)
+        account = _Account(state, RuleBook([rule for _, rules in owned for rule in rules], user_name))
         if changes == self.changes:
-            if len(self._rule_books) >= _MAX_RULE_BOOKS:
-                self._rule_books.clear()
-            self._rule_books[user_name] = book
-        return book
+            if len(self._accounts) >= _MAX_ACCOUNTS:
+                self._accounts.clear()
+            self._accounts[user_name] = account
+        return account
 
     def _on_commit(self, commit: Commit) -> None:
         self.changes += 1
-        self._rule_books.clear()
+        self._accounts.clear()
         for listener in self._listeners:
             listener(commit)
+
+
+class _Account:
+    """A user's state and rules."""
+
+    __slots__ = ("_book", "state")
+
+    def __init__(self, state: UserState, book: RuleBook) -> None:
+        self.state = state
+        self._book = book
+
+    def permissions(self, client_id: bytes, default: bool, source: str) -> Permissions | None:
+        """See `RuleBook.permissions`."""
+        return None if self.state.is_super else self._book.permissions(client_id, default, source)
 
 
 def login_failure_line(name: bytes, peer: str, why: str = WRONG) -> str:

@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from gateway.auth.access_keys import AccessKey, AccessKeys, Signature, signature_of
 from gateway.auth.attempts import source_of
-from gateway.auth.authority import WRONG, Authority, WrongPassword, login_failure_line
+from gateway.auth.authority import WRONG, Authority, UserDisabled, WrongPassword, login_failure_line
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
 from gateway.auth.sources import host_of
@@ -39,11 +39,12 @@ _CHECK_S: Final = 2.0  # seconds between checks of the file of access keys
 class Caller(Identity):
     """A caller. It changes with users and rules, and long calls look at it again."""
 
-    __slots__ = ("__weakref__", "is_revoked", "key")
+    __slots__ = ("__weakref__", "is_disabled", "is_revoked", "key")
 
     def __init__(self, allows_by_default: bool, source: str, key: AccessKey | None = None) -> None:
         super().__init__(b"", allows_by_default, source)
-        self.is_revoked = False  # its user or key was changed or removed
+        self.is_revoked = False  # its user or key was changed, removed or disabled
+        self.is_disabled = False  # that was why
         self.key = key  # the key that it signs with
         if key is not None:
             self.user_name = key.user
@@ -132,6 +133,8 @@ class Callers:
                 caller.user_name = certificate_name or b""
             self._live.add(caller)
         await self._renew(caller)
+        if caller.is_disabled:
+            raise UserDisabled
         if caller.is_revoked:
             raise ClientRefused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, WRONG if key is None else _FORGED)
         if digest not in self._known and len(self._known) >= _MAX_KNOWN:
@@ -174,8 +177,9 @@ class Callers:
             return
         try:
             await self._authority.renew(caller)
-        except WrongPassword:
+        except (WrongPassword, UserDisabled) as refused:
             caller.is_revoked = True
+            caller.is_disabled = isinstance(refused, UserDisabled)
 
     # --- changes
 

@@ -29,6 +29,7 @@ ACTIONS_OF: Final = {  # what can be done to a resource of a kind
     Resource.SESSION: Action.CREATE | Action.UPDATE | Action.DELETE | Action.LIST | Action.GET,
     Resource.CLUSTER: Action.CREATE | Action.UPDATE | Action.DELETE | Action.LIST | Action.GET,
 }
+ACTIONS: Final = {action.name or "": int(action) for action in Action}
 _SHORT: Final = {
     "publish": int(Action.PUB),
     "subscribe": int(Action.SUB),
@@ -164,11 +165,11 @@ def _actions(text: str, kind: Resource) -> int:
         return ALL_ACTIONS
     found = 0
     for name in text.split(","):
-        action = Action.__members__.get(name)
-        if action is None or not action & ACTIONS_OF[kind]:
+        action = ACTIONS.get(name, 0)
+        if not action & ACTIONS_OF[kind]:
             raise RuleError(f"{name!r} is no action here; {_choice(kind)}")
         found |= action
-    return int(found)
+    return found
 
 
 def _choice(kind: Resource) -> str:

@@ -6,7 +6,15 @@ from collections.abc import Callable, Coroutine
 from typing import Final, NoReturn
 
 from gateway.auth.attempts import source_of
-from gateway.auth.authority import WRONG, Authority, WrongPassword, login_failure_line, may_publish_will
+from gateway.auth.authority import (
+    DISABLED,
+    WRONG,
+    Authority,
+    UserDisabled,
+    WrongPassword,
+    login_failure_line,
+    may_publish_will,
+)
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import Permissions
 from gateway.auth.refusal import ClientGone, ClientRefused
@@ -224,9 +232,10 @@ class Authentication:
     async def _renew_live(self, connection: Connection, identity: Identity) -> None:
         try:
             await self._authority.renew(identity)
-        except ClientRefused:
-            connection.is_will_dropped = await self._is_removed(identity.user_name)
-            why = Explanation(b"the user was changed or removed")
+        except ClientRefused as refused:
+            is_disabled = isinstance(refused, UserDisabled)
+            connection.is_will_dropped = is_disabled or await self._is_removed(identity.user_name)
+            why = Explanation(DISABLED.encode() if is_disabled else b"the user was changed or removed")
             connection.close(ReasonCode.ADMINISTRATIVE_ACTION, why)
             return
         except StoreError as error:

@@ -1,30 +1,33 @@
-"""Users and rules: listed, changed, and explained.
+"""Users, roles and rules: listed, changed, and explained.
 
 A running node serves this. For a node that is stopped, the command does so itself over the data folder.
 """
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import grpc
 
+from gateway.auth.roles import MAX_ROLES, MAX_ROLES_OF_USER, RoleError, check_roles, rules_in_order
 from gateway.auth.rule_text import RuleError, parse_request, parse_rule, rule_text
 from gateway.auth.scram import ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS, SALT_SIZE, new_user
 from gateway.auth.sources import LOCAL, host_of
 from gateway.broker.append import append
 from gateway.management.acl_check import OwnedRule, Question, UnusableName, judge
-from gateway.management.paging import MAX_PAGE, after_of, page_size
+from gateway.management.paging import AT_ONCE, MAX_PAGE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.rights import Manager
+from gateway.management.proto.options_pb2 import CLUSTER, UPDATE
+from gateway.management.rights import Manager, require_one
 from gateway.rpc.status import RequestError, invalid
 from matcher.names import is_valid_filter, is_valid_topic
 from store import control
-from store.api import Action, Resource, Store, User
+from store.api import Action, Resource, Role, Rule, Store, User, UserState
 
 MAX_RULES: Final = 256  # of a user, and of everybody
 _MAX_NAME: Final = 1024  # bytes
+_SHOWN_USERS: Final = 5  # in an error
 _MAX_PASSWORD: Final = 65_535  # bytes: that of MQTT
 _KEY_SIZE: Final = 32  # bytes
 
@@ -42,15 +45,24 @@ class AccessService:
 
     async def list_users(self, request: pb.ListUsersRequest, _manager: Manager) -> pb.ListUsersReply:
         limit = page_size(request.limit, MAX_PAGE)
-        users = await self._store.users(request.after.encode(), limit)  # without the entry of the node's own secret
-        reply = pb.ListUsersReply(users=[_shown(user) for user in users])
-        if len(users) == limit:
-            reply.after = users[-1].name.decode()
+        after = request.after.encode()  # without the entry of the node's own secret
+        found = {user.name: user for user in await self._store.users(after, limit)}
+        states = dict(await self._store.user_states(after, limit))
+        names = sorted({*found, *states})[:limit]
+        reply = pb.ListUsersReply()
+        for name in names:
+            reply.users.append(_shown(name, found.get(name), states.get(name, UserState())))
+        if len(names) == limit:
+            reply.after = names[-1].decode()
         return reply
 
-    async def create_user(self, request: pb.CreateUserRequest, _manager: Manager) -> pb.User:
+    async def create_user(self, request: pb.CreateUserRequest, manager: Manager) -> pb.User:
         user = await _user(request)
         async with self._changing:
+            await self._require_over(manager, user.name)
+            # Whoever may only add users gets nothing by adding one that has rights already.
+            if await self._store.rules(user.name) or await self._store.user_state(user.name) != UserState():
+                await require_one(manager, UPDATE, CLUSTER, "access")
             if await self._store.user(user.name) is not None:
                 text = f"there is a user {request.name!r} already: passwd gives another password"
                 raise RequestError(grpc.StatusCode.ALREADY_EXISTS, text)
@@ -59,20 +71,41 @@ class AccessService:
                 nobody = User(b"", secrets.token_bytes(_KEY_SIZE), user.iterations, bytes(_KEY_SIZE), bytes(_KEY_SIZE))
                 frames.insert(0, control.user_set(nobody))
             await append(self._store, frames)
-        return _shown(user)
+            return await self._shown(user.name)
 
-    async def change_password(self, request: pb.ChangePasswordRequest, _manager: Manager) -> pb.User:
+    async def change_password(self, request: pb.ChangePasswordRequest, manager: Manager) -> pb.User:
         user = await _user(request)
         async with self._changing:
+            await self._require_over(manager, user.name)
             await self._expect(user.name)
             await append(self._store, [control.user_set(user)])
-        return _shown(user)
+            return await self._shown(user.name)
 
-    async def delete_user(self, request: pb.DeleteUserRequest, _manager: Manager) -> pb.DeleteUserReply:
+    async def update_user(self, request: pb.UpdateUserRequest, manager: Manager) -> pb.User:
+        name = user_name(request.name)
+        async with self._changing:
+            await self._require_over(manager, name)
+            if request.super_user and not await manager.is_super():
+                raise RequestError(grpc.StatusCode.PERMISSION_DENIED, "only a super user can make a super user")
+            state = await self._store.user_state(name)
+            roles = state.roles
+            if request.HasField("roles"):
+                roles = tuple(dict.fromkeys(_role_name(each) for each in request.roles.names))
+                if len(roles) > MAX_ROLES_OF_USER:
+                    raise invalid(f"a user has at most {MAX_ROLES_OF_USER} roles")
+                await self._expect_roles(roles)
+            is_super = request.super_user if request.HasField("super_user") else state.is_super
+            is_disabled = request.disabled if request.HasField("disabled") else state.is_disabled
+            if UserState(roles, is_super, is_disabled) != state:
+                await append(self._store, [control.UserChanged(roles, is_super, is_disabled).frame(name)])
+            return await self._shown(name)
+
+    async def delete_user(self, request: pb.DeleteUserRequest, manager: Manager) -> pb.DeleteUserReply:
         """Also ends the sessions after a removal that was interrupted."""
         name = user_name(request.name)
         async with self._changing:
-            is_there = await self._store.user(name) is not None
+            await self._require_over(manager, name)
+            is_there = await self._store.user(name) is not None or await self._store.user_state(name) != UserState()
             if is_there:
                 await append(self._store, [control.UserRemoved().frame(name)])
             count = await self._end_sessions(name)
@@ -105,20 +138,97 @@ class AccessService:
         if await self._store.user(name) is None:
             raise RequestError(grpc.StatusCode.NOT_FOUND, f"there is no user {name.decode()!r}")
 
+    async def _require_over(self, manager: Manager, name: bytes) -> None:
+        """Raise `RequestError` if the user is a super user, and the caller is not."""
+        if (await self._store.user_state(name)).is_super and not await manager.is_super():
+            raise RequestError(grpc.StatusCode.PERMISSION_DENIED, "only a super user can change a super user")
+
+    async def _shown(self, name: bytes) -> pb.User:
+        return _shown(name, await self._store.user(name), await self._store.user_state(name))
+
+    # --- roles
+
+    async def list_roles(self, request: pb.ListRolesRequest, _manager: Manager) -> pb.ListRolesReply:
+        limit = page_size(request.limit, MAX_PAGE)
+        reply = pb.ListRolesReply()
+        after = after_of(request)
+        while len(reply.roles) < limit:
+            wanted = min(limit - len(reply.roles), AT_ONCE)
+            roles = await self._store.roles(after, wanted)
+            reply.roles.extend(map(_shown_role, roles))
+            if len(roles) < wanted:
+                return reply
+            after = roles[-1].name
+            await asyncio.sleep(0)
+        if after is not None:
+            reply.after = after.decode()
+        return reply
+
+    async def set_role(self, request: pb.Role, _manager: Manager) -> pb.Role:
+        name, rules = _role_name(request.name), _parsed(request.rules)
+        inherits = tuple(dict.fromkeys(_role_name(each) for each in request.inherits))
+        async with self._changing:
+            await self._expect_roles([each for each in inherits if each != name])
+            graph = await self._graph()
+            if name not in graph and len(graph) >= MAX_ROLES:
+                raise RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"there may be at most {MAX_ROLES} roles")
+            graph[name] = inherits
+            try:
+                check_roles(graph)
+            except RoleError as error:
+                raise invalid(str(error)) from error
+            if await self._store.role(name) != Role(name, tuple(rules), inherits):
+                await append(self._store, [control.RoleSet(rules, inherits).frame(name)])
+        return _shown_role(Role(name, tuple(rules), inherits))
+
+    async def delete_role(self, request: pb.DeleteRoleRequest, _manager: Manager) -> pb.DeleteRoleReply:
+        name = _role_name(request.name)
+        async with self._changing:
+            await self._expect_roles([name])
+            users = await self._users_with(name)
+            heirs = [each for each, inherits in (await self._graph()).items() if name in inherits]
+            if users or heirs:
+                who = ", ".join(repr(each.decode()) for each in (*users, *heirs))
+                text = f"the role {request.name!r} is still used by {who}"
+                raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
+            await append(self._store, [control.RoleRemoved().frame(name)])
+        return pb.DeleteRoleReply()
+
+    async def _graph(self) -> dict[bytes, Sequence[bytes]]:
+        """What each role inherits."""
+        found: dict[bytes, Sequence[bytes]] = {}
+        after: bytes | None = None
+        while roles := await self._store.roles(after, AT_ONCE):
+            found |= {role.name: role.inherits for role in roles}
+            after = roles[-1].name
+            await asyncio.sleep(0)
+        return found
+
+    async def _users_with(self, role: bytes) -> list[bytes]:
+        """The first users that have a role."""
+        found: list[bytes] = []
+        after: bytes | None = None
+        while (page := await self._store.user_states(after, MAX_PAGE)) and len(found) < _SHOWN_USERS:
+            found += [name for name, state in page if role in state.roles]
+            after = page[-1][0]
+            await asyncio.sleep(0)
+        return found[:_SHOWN_USERS]
+
+    async def _expect_roles(self, names: Sequence[bytes]) -> None:
+        for name in names:
+            if await self._store.role(name) is None:
+                raise RequestError(grpc.StatusCode.NOT_FOUND, f"there is no role {name.decode()!r}")
+
     # --- rules
 
     async def set_rules(self, request: pb.SetRulesRequest, _manager: Manager) -> pb.SetRulesReply:
         if not request.HasField("user"):
             raise invalid("say whose rules these are: name the user, who is empty for everybody")
         name = user_name(request.user) if request.user else b""
-        try:
-            rules = [parse_rule(text) for text in request.rules]
-        except RuleError as error:
-            raise invalid(str(error)) from error
-        if len(rules) > MAX_RULES:
-            raise invalid(f"there may be at most {MAX_RULES} rules; placeholders may help")
+        rules = _parsed(request.rules)
         async with self._changing:
-            await append(self._store, [control.RulesSet(rules).frame(name)])
+            if rules != await self._store.rules(name):
+                await append(self._store, [control.RulesSet(rules).frame(name)])
         return pb.SetRulesReply(is_user=await self._is_user(name))
 
     async def list_rules(self, request: pb.ListRulesRequest, _manager: Manager) -> pb.ListRulesReply:
@@ -143,6 +253,12 @@ class AccessService:
         if request.source and not source:
             raise invalid(f"{request.source!r} is not an address, nor {LOCAL!r}")
         reply = pb.CheckRulesReply(is_user=await self._is_user(name))
+        state = await self._store.user_state(name)
+        if state.is_disabled or state.is_super:
+            reply.allowed = not state.is_disabled
+            what = "disabled" if state.is_disabled else "a super user"
+            reply.because = f"regardless of rules, {request.user} is {what}"
+            return reply
         asked = Question(name, request.client_id.encode(), source, action, kind, resource.encode(), is_prefix)
         try:
             verdict = judge(asked, await self._rules_of(name), request.by_default)
@@ -157,10 +273,8 @@ class AccessService:
     async def _rules_of(self, name: bytes) -> list[OwnedRule]:
         """The rules that apply to a user, in the order in which they count."""
         found: list[OwnedRule] = []
-        for owner in (name, b"") if name else (b"",):
-            whose = owner.decode() or "everybody"
-            for number, rule in enumerate(await self._store.rules(owner), 1):
-                found.append(OwnedRule(rule, f"rule {number} of {whose}"))
+        for whose, rules in await rules_in_order(self._store, name, await self._store.user_state(name)):
+            found += [OwnedRule(rule, f"rule {number} of {whose}") for number, rule in enumerate(rules, 1)]
         return found
 
     async def _is_user(self, name: bytes) -> bool:
@@ -180,8 +294,37 @@ def _is_valid(action: Action, name: bytes) -> bool:
     return is_valid_topic(name) if action == Action.PUB else is_valid_filter(name)
 
 
-def _shown(user: User) -> pb.User:
-    return pb.User(name=user.name.decode(), iterations=user.iterations)
+def _parsed(texts: Sequence[str]) -> list[Rule]:
+    """Parse the rules of a user or a role. Raises `RequestError`."""
+    if len(texts) > MAX_RULES:
+        raise invalid(f"there may be at most {MAX_RULES} rules; placeholders may help")
+    try:
+        return [parse_rule(text) for text in texts]
+    except RuleError as error:
+        raise invalid(str(error)) from error
+
+
+def _role_name(text: str) -> bytes:
+    """Check and encode the name of a role. Raises `RequestError`."""
+    name = text.encode()
+    if not 0 < len(name) <= _MAX_NAME or not text.isprintable():
+        raise invalid(f"the name of a role has 1 to {_MAX_NAME} bytes and no control characters; not {text[:40]!r}")
+    return name
+
+
+def _shown(name: bytes, user: User | None, state: UserState) -> pb.User:
+    return pb.User(
+        name=name.decode(),
+        iterations=0 if user is None else user.iterations,
+        roles=[each.decode() for each in state.roles],
+        disabled=state.is_disabled,
+        super_user=state.is_super,
+    )
+
+
+def _shown_role(role: Role) -> pb.Role:
+    rules = [rule_text(rule) for rule in role.rules]
+    return pb.Role(name=role.name.decode(), rules=rules, inherits=[each.decode() for each in role.inherits])
 
 
 async def _user(request: pb.CreateUserRequest | pb.ChangePasswordRequest) -> User:

@@ -13,7 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from gateway.management.http_api import HttpApi
-from gateway.management.rights import SUPER_USER, Manager
+from gateway.management.rights import NODE_USER, Manager
 from gateway.management.surface import Management
 from gateway.net.bounded_http import BoundedHttp
 from store.data_folder import SOCKET
@@ -50,7 +50,7 @@ class AdminSocket:
 
 
 async def _identify(_request: web.Request) -> Manager:
-    return SUPER_USER
+    return NODE_USER
 
 
 def _bind(data_dir: Path) -> socket.socket:

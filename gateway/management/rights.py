@@ -24,6 +24,9 @@ class Manager(Protocol):
     name: str  # of its user; "": none
     source: str  # its address
 
+    async def is_super(self) -> bool:
+        """Whether it may do everything, whatever rules say. Raises `StoreError`."""
+
     async def may(self, action: Action, kind: Kind, name: str, is_prefix: bool = False) -> bool:
         """Whether it may do this to a resource.
 
@@ -32,17 +35,20 @@ class Manager(Protocol):
         """
 
 
-class SuperUser:
-    """The node's own user, or root. May do everything."""
+class NodeUser:
+    """The node's own user, or root, on the administration socket. A super user."""
 
     name = ""
     source = "the administration socket"
+
+    async def is_super(self) -> bool:
+        return True
 
     async def may(self, _action: Action, _kind: Kind, _name: str, _is_prefix: bool = False) -> bool:
         return True
 
 
-SUPER_USER: Final = SuperUser()
+NODE_USER: Final = NodeUser()
 
 
 class RemoteManager:
@@ -54,10 +60,17 @@ class RemoteManager:
         self.name = caller.user_name.decode()
         self.source = source
 
+    async def is_super(self) -> bool:
+        if self._caller.is_revoked:
+            return False
+        return await self._authority.permissions(self._caller.user_name, self._caller.source) is None
+
     async def may(self, action: Action, kind: Kind, name: str, is_prefix: bool = False) -> bool:
         if self._caller.is_revoked:
             return False
         permissions = await self._authority.permissions(self._caller.user_name, self._caller.source)
+        if permissions is None:
+            return True
         if kind != TOPIC:
             return permissions.decide(action_bit(action), int(kind), name.encode(), is_prefix) is True
         if action == PUB:

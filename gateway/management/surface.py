@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from gateway.management.methods import Method
-from gateway.management.rights import SUPER_USER, Manager, require, resource_of
+from gateway.management.rights import NODE_USER, Manager, require, resource_of
 from gateway.observe.throttled_log import ThrottledLog
 from gateway.rpc.status import RequestError, status_of
 from store.errors import StoreError
@@ -49,7 +49,7 @@ class Management:
 
     async def call(self, method: Method, request: Message, manager: Manager) -> Message:
         """Carry out a call. Raises `RequestError`."""
-        is_counted = manager is not SUPER_USER  # a person at the machine is served, whatever others do
+        is_counted = manager is not NODE_USER  # a person at the machine is served, whatever others do
         if is_counted:
             self._admit(manager.name)
         seconds = _LONG_SECONDS if method.takes_long else _SECONDS

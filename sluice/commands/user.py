@@ -5,6 +5,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Final
 
+from sluice.commands.role import names_of
 from sluice.console.command import Arguments, CommandError, Subparsers, add_actions, declare, print_result, within
 from sluice.node import management
 
@@ -28,6 +29,27 @@ def add(subparsers: Subparsers) -> None:
             text = "iterations of PBKDF2; more make guessing and logging in slower (default: 15000)"
             one.add_argument("--iterations", type=within(4096, 1_000_000), metavar="N", help=text)
         management.add_arguments(one)
+    for action, summary in (
+        ("disable", "let nobody in as this user, and disconnect its clients"),
+        ("enable", "let the user in again"),
+    ):
+        one = declare(actions, action, summary, f"sluice user {action} alice", _switch)
+        one.add_argument("name", metavar="NAME", help="the user name, also of a certificate or an access key")
+        one.set_defaults(disables=action == "disable")
+        management.add_arguments(one)
+    one = declare(
+        actions, "roles", "replace the roles of a user", "sluice user roles alice reader,operator", _give_roles
+    )
+    one.add_argument("name", metavar="NAME", help="the user name, also of a certificate or an access key")
+    text = "roles with commas, in the order in which their rules count; an empty text takes all away"
+    one.add_argument("roles", metavar="ROLES", help=text)
+    management.add_arguments(one)
+    one = declare(
+        actions, "super", "let a user do everything, whatever rules say", "sluice user super alice", _give_all
+    )
+    one.add_argument("name", metavar="NAME", help="the user name, also of a certificate or an access key")
+    one.add_argument("--revoke", action="store_true", help="let rules count for the user again")
+    management.add_arguments(one)
     example = "sluice user list --data-dir /var/lib/sluice --json"
     management.add_arguments(declare(actions, "list", "list the users", example, _list))
 
@@ -86,7 +108,39 @@ def _list(arguments: Arguments) -> int:
 
     with management.connect(arguments) as link:
         for row in management.pages(link, "ListUsers", pb.ListUsersRequest(), pb.ListUsersReply, 1000, "users"):
-            print_result(arguments, {"name": row.name, "iterations": row.iterations}, row.name)
+            marks = ["super user"] * row.super_user + ["disabled"] * row.disabled
+            marks += ["no password"] * (not row.iterations) + [f"role {role}" for role in row.roles]
+            facts = {"name": row.name, "iterations": row.iterations, "roles": list(row.roles)}
+            facts |= {"disabled": row.disabled, "super": row.super_user}
+            print_result(arguments, facts, f"{row.name} ({', '.join(marks)})" if marks else row.name)
+    return 0
+
+
+def _switch(arguments: Arguments) -> int:
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.UpdateUserRequest(name=arguments.name, disabled=arguments.disables)
+    management.ask(arguments, "UpdateUser", request, pb.User)
+    return _done(arguments, "disabled" if arguments.disables else "enabled")
+
+
+def _give_roles(arguments: Arguments) -> int:
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.UpdateUserRequest(name=arguments.name, roles=pb.RoleNames(names=names_of(arguments.roles)))
+    user = management.ask(arguments, "UpdateUser", request, pb.User)
+    roles = list(user.roles)
+    print_result(arguments, {"user": user.name, "roles": roles}, f"{user.name}: {', '.join(roles) or 'no roles'}")
+    return 0
+
+
+def _give_all(arguments: Arguments) -> int:
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.UpdateUserRequest(name=arguments.name, super_user=not arguments.revoke)
+    management.ask(arguments, "UpdateUser", request, pb.User)
+    now = "no super user any more" if arguments.revoke else "a super user"
+    print_result(arguments, {"user": arguments.name, "super": not arguments.revoke}, f"{arguments.name} is {now}")
     return 0
 
 

@@ -106,7 +106,7 @@ class FolderLink:
 
 async def _change(data: Path, coroutine: str, request: "Message") -> "Message":
     from gateway.management.access import AccessService  # noqa: PLC0415
-    from gateway.management.rights import SUPER_USER  # noqa: PLC0415
+    from gateway.management.rights import NODE_USER  # noqa: PLC0415
     from gateway.rpc.status import RequestError  # noqa: PLC0415
     from sluice.node.ownership import left_to_owner  # noqa: PLC0415
     from store.config import StoreConfig  # noqa: PLC0415
@@ -119,7 +119,7 @@ async def _change(data: Path, coroutine: str, request: "Message") -> "Message":
         engine = await Engine.open(data, config, needs_old_segments=False)  # users and rules are in the views
         try:
             method: Callable[..., Any] = getattr(AccessService(engine), coroutine)
-            reply: Message = await method(request, SUPER_USER)
+            reply: Message = await method(request, NODE_USER)
         except RequestError as error:
             raise CommandError(str(error)) from None
         finally:

@@ -12,7 +12,7 @@ Source: design pages `docs/architecture.md` and `docs/format.md`.
 
 from typing import Protocol
 
-from store.api.accounts import ALL_ACTIONS, AccountStore, Action, Resource, Rule, User
+from store.api.accounts import ALL_ACTIONS, AccountStore, Action, Resource, Role, Rule, User, UserState
 from store.api.appended import Appended
 from store.api.gateways import Attendance, GatewayStore, NamedClaim
 from store.api.groups import (
@@ -115,6 +115,7 @@ __all__ = [
     "Resource",
     "Rest",
     "Retained",
+    "Role",
     "Rule",
     "Run",
     "SessionState",
@@ -128,6 +129,7 @@ __all__ = [
     "TopicPage",
     "TransactionListener",
     "User",
+    "UserState",
     "Wants",
     "dead_letter_queue",
     "filter_queue",

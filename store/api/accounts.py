@@ -1,4 +1,4 @@
-"""Users that log in with a password, and the rules that say what they may do."""
+"""Users that log in with a password, and the roles and rules that say what they may do."""
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -53,8 +53,26 @@ class Rule:
     sources: tuple[str, ...] = ()  # networks such as `10.0.0.0/8`, or `local` for Unix sockets; empty: from everywhere
 
 
+@dataclass(slots=True, frozen=True)
+class UserState:
+    """What a user is beside its password and its rules."""
+
+    roles: tuple[bytes, ...] = ()  # in the order in which their rules count
+    is_super: bool = False  # may do everything, whatever rules say
+    is_disabled: bool = False  # may do nothing, and is not let in
+
+
+@dataclass(slots=True, frozen=True)
+class Role:
+    """Rules that users have together."""
+
+    name: bytes
+    rules: tuple[Rule, ...]
+    inherits: tuple[bytes, ...]  # roles whose rules count behind its own
+
+
 class AccountStore(Protocol):
-    """Reads of users and rules."""
+    """Reads of users, roles and rules."""
 
     async def user(self, name: bytes) -> User | None: ...
 
@@ -67,3 +85,14 @@ class AccountStore(Protocol):
 
     async def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
         """Up to `limit` (user name, rules) of users with rules, sorted, from after `after` on."""
+
+    async def user_state(self, name: bytes) -> UserState:
+        """Also of a name without a password, which a certificate may prove."""
+
+    async def user_states(self, after: bytes | None, limit: int) -> list[tuple[bytes, UserState]]:
+        """Up to `limit` (user name, state) of users whose state is not the usual one, sorted, from after `after` on."""
+
+    async def role(self, name: bytes) -> Role | None: ...
+
+    async def roles(self, after: bytes | None, limit: int) -> list[Role]:
+        """Up to `limit` roles, sorted, from after `after` on."""

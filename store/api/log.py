@@ -84,7 +84,8 @@ class Commit:
         # shared subscriptions.
         self.again: list[bytes] = []
         self.users: list[bytes] = []  # users that were set or removed
-        self.rules: list[bytes] = []  # users whose rules were set; the empty name: the rules for everybody
+        # Users whose rules or state were set; the empty name: the rules for everybody, or a role that any may have.
+        self.rules: list[bytes] = []
 
 
 Done = Callable[[Appended], None]

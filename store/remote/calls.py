@@ -111,6 +111,10 @@ class RemoteCalls(ABC):
     session_row = _remote(Store.session_row)
     partition_bounds = _remote(Store.partition_bounds)
     group_creator = _remote(Store.group_creator)
+    user_state = _remote(Store.user_state)
+    user_states = _remote(Store.user_states)
+    role = _remote(Store.role)
+    roles = _remote(Store.roles)
 
 
 _BY_NAME: Final = {method.name: method for method in METHODS}

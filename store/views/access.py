@@ -1,23 +1,30 @@
-"""The access view: users with their SCRAM credentials, and the rules about what each user may do.
+"""The access view: users with their SCRAM credentials, roles, and the rules about what each user may do.
 
 Passwords are not stored. The stored keys verify a password, and prove the server to the client (RFC 5802, section 3).
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from struct import Struct
 from typing import Final
 
-from store.api import Rule, User
-from store.control import UserSet
+from store.api import Role, Rule, User, UserState
+from store.control import RoleSet, UserChanged, UserSet
 from store.views.database.state import State
 
 _USERS: Final = b"U"
 _RULES: Final = b"A"  # by user; the rules for everybody have the empty name
 
+_STATES: Final = b"E"  # by user, if it is not the usual one
+_ROLES: Final = b"O"
+
 _USER_ROW: Final = Struct(">I32s32s")  # iterations, stored key, server key; the salt follows
+_COUNT: Final = Struct(">H")  # of names; each follows with its length
 _RULE: Final = Struct(">BBBHH")  # marks, actions, kind, lengths of the name and of the sources; these follow
 _ALLOW: Final = 1
 _PREFIX: Final = 2
+_SUPER: Final = 1  # marks of a state, before the roles
+_DISABLED: Final = 2
 
 
 class Access:
@@ -33,9 +40,23 @@ class Access:
         self._state.put(_USERS, name, row)
 
     def user_removed(self, name: bytes) -> None:
-        """Remove the user and the user's rules."""
+        """Remove the user with its rules and its state."""
         self._delete(_USERS, name)
         self._delete(_RULES, name)
+        self._delete(_STATES, name)
+
+    def user_changed(self, name: bytes, event: UserChanged) -> None:
+        marks = event.is_super * _SUPER | event.is_disabled * _DISABLED
+        if marks or event.roles:
+            self._state.put(_STATES, name, bytes((marks,)) + _packed_names(event.roles))
+        else:
+            self._delete(_STATES, name)
+
+    def role_set(self, name: bytes, event: RoleSet) -> None:
+        self._state.put(_ROLES, name, _packed_names(event.inherits) + b"".join(map(_packed, event.rules)))
+
+    def role_removed(self, name: bytes) -> None:
+        self._delete(_ROLES, name)
 
     def rules_set(self, name: bytes, rules: Sequence[Rule]) -> None:
         if rules:
@@ -69,6 +90,22 @@ class Access:
             found.append((name, _rules(row)))
         return found
 
+    def user_state(self, name: bytes) -> UserState:
+        row = self._state.get(_STATES, name)
+        return UserState() if row is None else _user_state(row)
+
+    def user_states(self, after: bytes | None, limit: int) -> list[tuple[bytes, UserState]]:
+        """Up to `limit` (user name, state) in order of the names, from after `after` on."""
+        return [(name, _user_state(row)) for name, row in islice(self._state.scan(_STATES, after=after), limit)]
+
+    def role(self, name: bytes) -> Role | None:
+        row = self._state.get(_ROLES, name)
+        return None if row is None else _role(name, row)
+
+    def roles(self, after: bytes | None, limit: int) -> list[Role]:
+        """Up to `limit` roles in order of their names, from after `after` on."""
+        return [_role(name, row) for name, row in islice(self._state.scan(_ROLES, after=after), limit)]
+
     def _delete(self, bucket: bytes, name: bytes) -> None:
         if self._state.get(bucket, name) is not None:
             self._state.delete(bucket, name)
@@ -77,6 +114,33 @@ class Access:
 def _user(name: bytes, row: bytes) -> User:
     iterations, stored_key, server_key = _USER_ROW.unpack_from(row)
     return User(name, row[_USER_ROW.size :], iterations, stored_key, server_key)
+
+
+def _user_state(row: bytes) -> UserState:
+    marks = row[0]
+    return UserState(_names(row, 1)[0], bool(marks & _SUPER), bool(marks & _DISABLED))
+
+
+def _role(name: bytes, row: bytes) -> Role:
+    inherits, end = _names(row, 0)
+    return Role(name, tuple(_rules(row[end:])), inherits)
+
+
+def _packed_names(names: Sequence[bytes]) -> bytes:
+    return _COUNT.pack(len(names)) + b"".join([_COUNT.pack(len(name)) + name for name in names])
+
+
+def _names(row: bytes, at: int) -> tuple[tuple[bytes, ...], int]:
+    """The names from there on, and where they end."""
+    (count,) = _COUNT.unpack_from(row, at)
+    at += _COUNT.size
+    found: list[bytes] = []
+    for _ in range(count):
+        (length,) = _COUNT.unpack_from(row, at)
+        at += _COUNT.size
+        found.append(row[at : at + length])
+        at += length
+    return tuple(found), at
 
 
 def _packed(rule: Rule) -> bytes:

@@ -508,6 +508,18 @@ class Views:
         commit.users.append(name)
         commit.rules.append(name)
 
+    def _fold_user_changed(self, commit: Commit, _: int, name: bytes, event: control.UserChanged) -> None:
+        self.access.user_changed(name, event)
+        commit.rules.append(name)
+
+    def _fold_role_set(self, commit: Commit, _: int, name: bytes, event: control.RoleSet) -> None:
+        self.access.role_set(name, event)
+        commit.rules.append(b"")  # any user may have it
+
+    def _fold_role_removed(self, commit: Commit, _: int, name: bytes, _event: control.RoleRemoved) -> None:
+        self.access.role_removed(name)
+        commit.rules.append(b"")
+
     def _fold_rules_set(self, commit: Commit, _: int, name: bytes, event: control.RulesSet) -> None:
         self.access.rules_set(name, event.rules)
         commit.rules.append(name)
@@ -587,6 +599,9 @@ class Views:
             Kind.USER_SET: self._fold_user_set,
             Kind.USER_REMOVED: self._fold_user_removed,
             Kind.RULES_SET: self._fold_rules_set,
+            Kind.USER_CHANGED: self._fold_user_changed,
+            Kind.ROLE_SET: self._fold_role_set,
+            Kind.ROLE_REMOVED: self._fold_role_removed,
             Kind.PRODUCED: self._fold_produced,
         }
 

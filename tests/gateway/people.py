@@ -3,7 +3,7 @@
 from gateway.auth.scram import new_user
 from gateway.management.access import AccessService
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.rights import SUPER_USER
+from gateway.management.rights import NODE_USER
 from gateway.node.node import Node
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import AUTH, CONNACK, Packet, RawClient, connect
@@ -26,20 +26,20 @@ def _keys(name: str, password: bytes) -> pb.ScramKeys:
 
 
 async def set_user(node: Node, name: str, password: bytes) -> None:
-    await access(node).create_user(pb.CreateUserRequest(name=name, keys=_keys(name, password)), SUPER_USER)
+    await access(node).create_user(pb.CreateUserRequest(name=name, keys=_keys(name, password)), NODE_USER)
 
 
 async def change_password(node: Node, name: str, password: bytes) -> None:
-    await access(node).change_password(pb.ChangePasswordRequest(name=name, keys=_keys(name, password)), SUPER_USER)
+    await access(node).change_password(pb.ChangePasswordRequest(name=name, keys=_keys(name, password)), NODE_USER)
 
 
 async def remove_user(node: Node, name: str) -> int:
     """The number of its sessions, which are ended."""
-    return (await access(node).delete_user(pb.DeleteUserRequest(name=name), SUPER_USER)).sessions
+    return (await access(node).delete_user(pb.DeleteUserRequest(name=name), NODE_USER)).sessions
 
 
 async def set_rules(node: Node, user: str, *rules: str) -> None:
-    await access(node).set_rules(pb.SetRulesRequest(user=user, rules=rules), SUPER_USER)
+    await access(node).set_rules(pb.SetRulesRequest(user=user, rules=rules), NODE_USER)
 
 
 async def login(

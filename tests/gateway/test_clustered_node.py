@@ -13,7 +13,7 @@ import pytest
 
 from gateway.config.config import Config
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.rights import SUPER_USER
+from gateway.management.rights import NODE_USER
 from gateway.node.clustered_node import ClusteredStoreNode
 from gateway.rpc.status import RequestError
 from notify.event_receiver import EventReceiver
@@ -150,7 +150,7 @@ async def test_a_leader_goes_on_if_the_node_that_is_to_lead_is_not_there(tmp_pat
     try:
         await until(lambda: alone._member.facts()["role"] == "leader")
         with pytest.raises(RequestError, match="node n9 cannot lead: the nodes that answer are none"):
-            await alone._member.change_leader(pb.ChangeLeaderRequest(node="n9"), SUPER_USER)
+            await alone._member.change_leader(pb.ChangeLeaderRequest(node="n9"), NODE_USER)
         assert alone._member.facts()["role"] == "leader"
     finally:
         await alone.stop()

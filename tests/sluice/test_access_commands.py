@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,8 @@ async def test_a_user_from_its_first_to_its_last(run: Run) -> None:
     )
     assert await run("user", "list") == "alice\nbob\n"
     assert [json.loads(line) for line in (await run("user", "list", "--json")).splitlines()] == [
-        {"name": "alice", "iterations": 15_000},
-        {"name": "bob", "iterations": 4096},
+        {"name": "alice", "iterations": 15_000, "roles": [], "disabled": False, "super": False},
+        {"name": "bob", "iterations": 4096, "roles": [], "disabled": False, "super": False},
     ]
     assert await run("user", "passwd", "bob", given="builder 2\n") == "changed bob\n"
     assert await run("user", "remove", "alice") == "removed alice\n"
@@ -216,6 +217,133 @@ async def test_names_with_a_dollar_are_judged_by_what_they_mean(run: Run, words:
     await run("acl", "set", "--everybody", "allow both home/#")
     told = await run("acl", "check", "--client-id", "c1", *words, code=0 if says.startswith("allowed") else 3)
     assert told.startswith(says)
+
+
+async def test_roles_from_the_first_to_the_last(run: Run) -> None:
+    assert await run("role", "set", "reader", "allow subscribe home/#") == "role reader:\n  allow subscribe home/#\n"
+    told = await run("role", "set", "writer", "allow publish home/#", "--inherits", "reader")
+    assert told == "role writer (inherits reader):\n  allow publish home/#\n"
+    assert await run("user", "roles", "alice", "writer") == "alice: writer\n"
+    assert await run("acl", "check", "--user", "alice", "subscribe", "home/x") == (
+        "allowed: rule 1 of role reader: allow subscribe home/#\n"
+    )
+    assert await run("user", "list") == "alice (no password, role writer)\n"
+    assert await run("user", "disable", "alice") == "disabled alice\n"
+    told = await run("acl", "check", "--user", "alice", "subscribe", "home/x", code=3)
+    assert told == "denied: regardless of rules, alice is disabled\n"
+    assert await run("user", "enable", "alice") == "enabled alice\n"
+    assert await run("user", "super", "alice") == "alice is a super user\n"
+    assert "regardless of rules, alice is a super user" in await run(
+        "acl", "check", "--user", "alice", "GET", "group:x"
+    )
+    assert json.loads(await run("user", "list", "--json")) == {
+        "name": "alice",
+        "iterations": 0,
+        "roles": ["writer"],
+        "disabled": False,
+        "super": True,
+    }
+    assert await run("user", "super", "alice", "--revoke") == "alice is no super user any more\n"
+    await run("role", "remove", "writer", code=1)
+    assert "the role 'writer' is still used by 'alice'" in run.error
+    assert await run("user", "roles", "alice", "") == "alice: no roles\n"
+    assert await run("role", "remove", "writer") == "removed writer\n"
+    assert [json.loads(line) for line in (await run("role", "list", "--json")).splitlines()] == [
+        {"role": "reader", "inherits": [], "rules": ["allow subscribe home/#"]}
+    ]
+    await run("role", "set", "empty", code=1)
+    assert "a role has rules, or inherits some" in run.error
+
+
+async def test_lists_of_rules_can_be_narrowed(run: Run) -> None:
+    await run("acl", "set", "--everybody", "allow publish a", "allow * group:g")
+    await run("acl", "set", "--user", "alice", "deny SUB,LIST topic:b", "deny DELETE group:h")
+    await run("role", "set", "operator", "allow * session:*")
+    for words, wanted in (
+        ((), ["everybody:", "alice:", "role operator:"]),
+        (("--user", "alice"), ["alice:"]),
+        (("--everybody",), ["everybody:"]),
+        (("--role", "operator"), ["role operator:"]),
+        (("--kind", "group"), ["everybody:", "alice:"]),
+        (("--action", "PUB"), ["everybody:", "role operator:"]),
+        (("--action", "LIST", "--kind", "topic"), ["alice:"]),
+    ):
+        lines = (await run("acl", "list", *words)).splitlines()
+        assert [line for line in lines if not line.startswith(" ")] == wanted, words
+    assert await run("acl", "list", "--kind", "group", "--user", "alice") == "alice:\n  deny DELETE group:h\n"
+    await run("acl", "list", "--user", "alice", "--everybody", code=2)
+    await run("acl", "list", "--action", "EAT", code=2)
+
+
+async def test_access_is_copied_exported_and_imported(run: Run, tmp_path: Path) -> None:
+    await run("role", "set", "reader", "allow subscribe home/#")
+    await run("role", "set", "writer", 'allow publish "my home/#"', "--inherits", "reader")
+    await run("acl", "set", "--everybody", "allow subscribe news/#")
+    await run("acl", "set", "--user", "alice", "deny publish x", "allow GET group:* from 10.0.0.0/8")
+    await run("user", "roles", "alice", "writer,reader")
+    await run("user", "disable", "eve")
+    assert await run("acl", "copy", "--from", "alice", "--to", "bob") == "bob has the rules and roles of alice\n"
+    exported = await run("acl", "export")
+    file = tmp_path / "access.toml"
+    file.write_text(exported)
+    assert tomllib.loads(exported) == {
+        "everybody": ["allow subscribe news/#"],
+        "roles": {
+            "reader": {"rules": ["allow subscribe home/#"]},
+            "writer": {"inherits": ["reader"], "rules": ['allow publish "my home/#"']},
+        },
+        "users": {
+            "alice": {"roles": ["writer", "reader"], "rules": ["deny publish x", "allow GET group:* from 10.0.0.0/8"]},
+            "bob": {"roles": ["writer", "reader"], "rules": ["deny publish x", "allow GET group:* from 10.0.0.0/8"]},
+            "eve": {"disabled": True},
+        },
+    }
+    assert await run("acl", "import", str(file)) == ""  # nothing changes
+    await run("user", "enable", "eve")
+    await run("acl", "set", "--user", "alice", "allow publish x")
+    await run("user", "roles", "bob", "reader")
+    await run("role", "set", "other", "allow publish y")
+    difference = (
+        "user alice (changed):\n  + deny publish x\n  - allow publish x\n  + allow GET group:* from 10.0.0.0/8\n"
+        "user bob (changed):\n  + role writer\n"
+        "user eve (new):\n  + disabled\n"
+    )
+    told = await run("acl", "import", str(file), "--dry-run")
+    assert sorted(told.splitlines()) == sorted(difference.splitlines())
+    assert await run("acl", "import", str(file), "--dry-run") == told
+    assert await run("acl", "import", str(file)) == told
+    assert await run("acl", "import", str(file)) == ""
+    told = await run("acl", "import", str(file), "--prune")
+    assert told == "role other (removed):\n  - allow publish y\n"
+    assert await run("acl", "export") == exported
+    (tmp_path / "none.toml").write_text("")
+    await run("acl", "import", str(tmp_path / "none.toml"), "--prune")
+    assert await run("acl", "export") == "everybody = []\n"
+    assert await run("acl", "import", str(file)) != ""
+    assert await run("acl", "export") == exported
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x", "the file is not TOML"),
+        ("rules = []", "unknown key 'rules': there are everybody, users, roles"),
+        ("everybody = [1]", "everybody is not a list of texts"),
+        ("everybody = ['allow x']", "everybody: the resource is missing"),
+        ("users = 1", "users is not a table"),
+        ("[users]\nalice = 1", "users.alice is not a table"),
+        ("[users.alice]\ninherits = []", "unknown key 'inherits' in users.alice"),
+        ("[users.alice]\nsuper = 1", "users.alice.super is true or false"),
+        ("[users.alice]\nroles = ['none']", "there is no role 'none'"),
+        ("[roles.a]\nsuper = true", "unknown key 'super' in roles.a"),
+        ("[roles.a]\ninherits = ['a']", "a role cannot inherit itself"),
+    ],
+)
+async def test_unusable_access_files(run: Run, tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(text)
+    await run("acl", "import", str(file), code=1)
+    assert says in run.error
 
 
 @pytest.mark.parametrize(

@@ -804,12 +804,72 @@ class ReloadConfigurationReply(_message.Message):
     def __init__(self) -> None: ...
 
 class User(_message.Message):
-    __slots__ = ("name", "iterations")
+    __slots__ = ("name", "iterations", "roles", "disabled", "super_user")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    DISABLED_FIELD_NUMBER: _ClassVar[int]
+    SUPER_USER_FIELD_NUMBER: _ClassVar[int]
     name: str
     iterations: int
-    def __init__(self, name: _Optional[str] = ..., iterations: _Optional[int] = ...) -> None: ...
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    disabled: bool
+    super_user: bool
+    def __init__(self, name: _Optional[str] = ..., iterations: _Optional[int] = ..., roles: _Optional[_Iterable[str]] = ..., disabled: _Optional[bool] = ..., super_user: _Optional[bool] = ...) -> None: ...
+
+class UpdateUserRequest(_message.Message):
+    __slots__ = ("name", "roles", "disabled", "super_user")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    DISABLED_FIELD_NUMBER: _ClassVar[int]
+    SUPER_USER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    roles: RoleNames
+    disabled: bool
+    super_user: bool
+    def __init__(self, name: _Optional[str] = ..., roles: _Optional[_Union[RoleNames, _Mapping]] = ..., disabled: _Optional[bool] = ..., super_user: _Optional[bool] = ...) -> None: ...
+
+class RoleNames(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Role(_message.Message):
+    __slots__ = ("name", "rules", "inherits")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    INHERITS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rules: _containers.RepeatedScalarFieldContainer[str]
+    inherits: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., rules: _Optional[_Iterable[str]] = ..., inherits: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListRolesRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListRolesReply(_message.Message):
+    __slots__ = ("roles", "after")
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    roles: _containers.RepeatedCompositeFieldContainer[Role]
+    after: str
+    def __init__(self, roles: _Optional[_Iterable[_Union[Role, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class DeleteRoleRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteRoleReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ListUsersRequest(_message.Message):
     __slots__ = ("after", "limit")

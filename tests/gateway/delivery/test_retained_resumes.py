@@ -10,7 +10,7 @@ import pytest
 import record
 from gateway.management.clients import ClientsService
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.rights import SUPER_USER
+from gateway.management.rights import NODE_USER
 from gateway.node.node import Node
 from record.layout import Kind
 from store import control
@@ -253,7 +253,7 @@ async def test_a_value_on_its_way_that_is_reclaimed_meanwhile_is_counted_for_the
     client = await come(node, 2)
     (message,) = await client.take(1)  # the values are kept, and what is still owed of them comes
     assert message.topic == TOPICS[2]
-    row = await ClientsService(node._engine, node._sessions).get_client(pb.GetClientRequest(client_id="c"), SUPER_USER)
+    row = await ClientsService(node._engine, node._sessions).get_client(pb.GetClientRequest(client_id="c"), NODE_USER)
     assert row.dropped.reclaimed == 2
 
 

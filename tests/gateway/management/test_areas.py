@@ -15,7 +15,7 @@ from gateway.management.areas import areas_of
 from gateway.management.methods import METHODS
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import Action, Kind
-from gateway.management.rights import SUPER_USER, Manager
+from gateway.management.rights import NODE_USER, Manager
 from gateway.management.surface import Management
 from gateway.node.node import Node
 from gateway.node.services import rpc_limits
@@ -38,7 +38,10 @@ class Somebody:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    async def may(self, _action: Action, _kind: Kind, _name: str) -> bool:
+    async def is_super(self) -> bool:
+        return True
+
+    async def may(self, _action: Action, _kind: Kind, _name: str, _is_prefix: bool = False) -> bool:
         return True
 
 
@@ -56,7 +59,7 @@ class Surface:
         )
 
     async def __call__(self, name: str, **fields: object) -> Message:
-        return await self.as_manager(SUPER_USER, name, **fields)
+        return await self.as_manager(NODE_USER, name, **fields)
 
     async def as_manager(self, manager: Manager, name: str, /, **fields: object) -> Message:
         method = next(each for each in METHODS if each.name == name)
@@ -547,7 +550,7 @@ async def test_what_changes_something_is_in_the_log(surface: Surface, caplog: py
 async def test_a_node_that_does_not_lead_says_so() -> None:
     method = next(each for each in METHODS if each.name == "GetStore")
     with pytest.raises(RequestError, match="this node does not lead its cluster") as refused:
-        await Management().call(method, pb.GetStoreRequest(), SUPER_USER)
+        await Management().call(method, pb.GetStoreRequest(), NODE_USER)
     assert refused.value.code is grpc.StatusCode.UNAVAILABLE
 
 

@@ -28,6 +28,7 @@ from store.api import (
     Rule,
     Store,
     TransactionListener,
+    UserState,
     partition_queue,
 )
 from store.errors import OffsetOutOfRange, StoreError
@@ -82,6 +83,9 @@ class MemoryStore:
 
     async def rules(self, _name: bytes) -> list[Rule]:
         return []
+
+    async def user_state(self, _name: bytes) -> UserState:
+        return UserState()
 
     def on_transaction_check(self, listener: TransactionListener) -> None:
         """Nothing is ever held."""

@@ -19,6 +19,7 @@ from store.api import (
     GroupQueueState,
     GroupState,
     HeldMessage,
+    UserState,
     dead_letter_queue,
     filter_queue,
     partition_queue,
@@ -216,6 +217,10 @@ async def _check_access(engine: Queries, model: Model) -> None:
     for name in USERS:
         assert await engine.user(name) == access.users.get(name)
         assert await engine.rules(name) == access.rules.get(name, [])
+        assert await engine.user_state(name) == access.states.get(name, UserState())
+        assert await engine.role(name) == access.roles.get(name)
+    assert await engine.user_states(None, 100) == sorted(access.states.items())
+    assert await engine.roles(None, 100) == [access.roles[name] for name in sorted(access.roles)]
 
 
 async def _check_names(engine: Queries, model: Model, rng: Random) -> None:

@@ -31,7 +31,10 @@ from tests.store.simulation.model_sessions import Sessions
 from tests.store.simulation.model_shares import Shares
 
 TIMERS = {Kind.TIMERS_FIRED, Kind.TIMERS_RECALLED, Kind.TRANSACTIONS_ENDED, Kind.TRANSACTIONS_CHECKED}
-ACCESS = {Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET}
+ACCESS = {
+    *(Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET),
+    *(Kind.USER_CHANGED, Kind.ROLE_SET, Kind.ROLE_REMOVED),
+}
 GATEWAYS = {Kind.GATEWAY_JOINED, Kind.GATEWAY_LEFT}
 SHARES = {Kind.SHARE_JOINED, Kind.SHARE_LEFT, Kind.SHARE_HANDED_OVER}
 POPS = {Kind.POPPED, Kind.SETTLED, Kind.DEAD_LETTERED, Kind.GROUP_RESET, Kind.GROUP_REMOVED}

@@ -258,12 +258,19 @@ class Records:
         """A record of users and rules."""
         rng = self._rng
         name = rng.choice(USERS)
-        match rng.randrange(3):
+        names = rng.sample(USERS, rng.randrange(3))
+        match rng.randrange(6):
             case 0:
                 salt = rng.randbytes(rng.choice((0, 16)))
                 return control.user_set(User(name, salt, rng.randrange(1 << 32), rng.randbytes(32), rng.randbytes(32)))
             case 1:
                 return control.UserRemoved().frame(name)
+            case 2:
+                return control.UserChanged(names, rng.random() < 0.5, rng.random() < 0.5).frame(name)
+            case 3:
+                return control.RoleSet([self._rule() for _ in range(rng.randrange(3))], names).frame(name)
+            case 4:
+                return control.RoleRemoved().frame(name)
             case _:
                 return control.RulesSet([self._rule() for _ in range(rng.randrange(4))]).frame(name)
 

@@ -279,6 +279,14 @@ def _add_access(rows: dict[bytes, bytes], model: Model) -> None:
         rows[b"U" + name] = pack(">I32s32s", user.iterations, user.stored_key, user.server_key) + user.salt
     for name, rules in model.access.rules.items():
         rows[b"A" + name] = b"".join(map(_rule_row, rules))
+    for name, state in model.access.states.items():
+        rows[b"E" + name] = bytes([state.is_super | state.is_disabled << 1]) + _names_row(state.roles)
+    for name, role in model.access.roles.items():
+        rows[b"O" + name] = _names_row(role.inherits) + b"".join(map(_rule_row, role.rules))
+
+
+def _names_row(names: tuple[bytes, ...]) -> bytes:
+    return pack(">H", len(names)) + b"".join(map(_sized, names))
 
 
 def _rule_row(rule: Rule) -> bytes:
