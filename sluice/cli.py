@@ -12,6 +12,7 @@ from typing import Final
 from sluice import kernel
 from sluice.commands import (
     acl,
+    audit,
     backup,
     client,
     cluster,
@@ -121,6 +122,7 @@ def parser() -> argparse.ArgumentParser:
         user,
         acl,
         role,
+        audit,
         version,
     ):
         command.add(commands)

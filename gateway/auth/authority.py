@@ -11,12 +11,14 @@ from time import time
 from typing import Final
 
 from gateway.auth.attempts import source_of
+from gateway.auth.audit import AuditLog
 from gateway.auth.identity import Identity
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import Permissions, RuleBook
 from gateway.auth.refusal import ClientRefused
 from gateway.auth.roles import rules_in_order
 from gateway.auth.scram import ITERATIONS, mock_user
+from gateway.config.audit import AuditConfig
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.destination import parse_destination
 from store.api import Commit, Store, StoredWill, User, UserState
@@ -46,9 +48,11 @@ class WrongPassword(ClientRefused):
 class Authority:
     """The users and rules of a process. Create it on the loop, and `stop` it."""
 
-    def __init__(self, store: Store, max_wrong_passwords: int) -> None:
-        """max_wrong_passwords: per minute and address; 0: no limit."""
+    def __init__(self, store: Store, max_wrong_passwords: int, audit: AuditLog | None = None) -> None:
+        """max_wrong_passwords: per minute and address; 0: no limit. audit: is stopped with this. None: there is no
+        audit log."""
         self._store = store
+        self.audit = audit or AuditLog(AuditConfig(), "")
         self.passwords = Passwords(max_wrong_passwords)
         self.changes = 0  # commits that changed users or rules
         self._accounts: dict[bytes, _Account] = {}  # by user name; b"": clients without a user
@@ -59,6 +63,7 @@ class Authority:
 
     def stop(self) -> None:
         self.passwords.stop()
+        self.audit.stop()
 
     def on_change(self, listener: ChangeListener) -> None:
         """Call `listener` with each commit that changed users or rules, or may have done so."""

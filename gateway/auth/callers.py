@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from gateway.auth.access_keys import AccessKey, AccessKeys, Signature, signature_of
 from gateway.auth.attempts import source_of
+from gateway.auth.audit import AUTHENTICATION, AUTHORIZATION, AuditLog, Event
 from gateway.auth.authority import WRONG, Authority, UserDisabled, WrongPassword, login_failure_line
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
@@ -39,10 +40,13 @@ _CHECK_S: Final = 2.0  # seconds between checks of the file of access keys
 class Caller(Identity):
     """A caller. It changes with users and rules, and long calls look at it again."""
 
-    __slots__ = ("__weakref__", "is_disabled", "is_revoked", "key")
+    __slots__ = ("__weakref__", "_audit", "is_disabled", "is_revoked", "key")
 
-    def __init__(self, allows_by_default: bool, source: str, key: AccessKey | None = None) -> None:
+    def __init__(
+        self, allows_by_default: bool, source: str, key: AccessKey | None = None, audit: AuditLog | None = None
+    ) -> None:
         super().__init__(b"", allows_by_default, source)
+        self._audit = audit
         self.is_revoked = False  # its user or key was changed, removed or disabled
         self.is_disabled = False  # that was why
         self.key = key  # the key that it signs with
@@ -54,6 +58,17 @@ class Caller(Identity):
 
     def may_read(self, topic_filter: bytes) -> bool:
         return self.permissions is None or self.permissions.may_subscribe(topic_filter)
+
+    def note_denial(self, action: str, resource: str, why: str, rule: str = "") -> None:
+        """Note in the audit log that the caller was refused something. action: PUB, SUB, or a method."""
+        if self._audit is not None and self._audit.is_on:
+            subject = {"user": self.user_name.decode(errors="replace"), "source": self.source}
+            self._audit.note(Event(AUTHORIZATION, False, action, resource, **subject, why=why, rule=rule))
+
+    def note_denied_topic(self, action: Action, topic: bytes, why: str) -> None:
+        """Note in the audit log that the caller may not PUB to a topic, or SUB to a filter."""
+        rule = self.denying_rule(action, topic)
+        self.note_denial(action.name or "", f"topic:{topic.decode(errors='replace')}", why, rule)
 
     def may_list(self, topic_filter: bytes) -> bool:
         """Whether it may know of all topics that the filter matches."""
@@ -86,6 +101,8 @@ class Callers:
         self._allows_by_default = acl_default == "allow" or (not acl_default and self._auth == {"anonymous"})
         self._throttled_log = ThrottledLog(log, f"{front}: ")
         self._key = secrets.token_bytes(32)
+        self.audit = authority.audit
+        self.successes = 0  # callers that were not known before
         self._known: dict[bytes, Caller] = {}
         self._live: WeakSet[Caller] = WeakSet()  # cached callers, and those of calls under way
         self._changed = asyncio.Event()
@@ -98,6 +115,25 @@ class Callers:
 
     async def identify(
         self, authorization: str | None, certificate_name: bytes | None, peer: str, signed: str | None = None
+    ) -> Caller:
+        """Authenticate a call. The arguments and the errors are those of `_identify`. The audit log has what fails, and
+        what succeeds for the first time."""
+        known = self.successes
+        try:
+            caller = await self._identify(authorization, certificate_name, peer, signed)
+        except ClientRefused as refused:
+            user = _claimed(authorization, certificate_name)
+            self._note(False, user, peer, str(refused))
+            raise
+        if self.successes != known:
+            self._note(True, caller.user_name.decode(errors="replace"), peer, "")
+        return caller
+
+    def _note(self, allowed: bool, user: str, peer: str, why: str) -> None:
+        self.audit.note(Event(AUTHENTICATION, allowed, self._front, user=user, source=host_of(peer), why=why))
+
+    async def _identify(
+        self, authorization: str | None, certificate_name: bytes | None, peer: str, signed: str | None
     ) -> Caller:
         """Authenticate a call.
 
@@ -126,7 +162,7 @@ class Callers:
         digest = hashlib.blake2b(about + b"\0" + source.encode(), key=self._key, digest_size=32).digest()
         caller = self._known.get(digest)
         if caller is None:
-            caller = Caller(self._allows_by_default, source, key)
+            caller = Caller(self._allows_by_default, source, key, self.audit)
             if about[:1] == b"p":
                 caller.prove(await self._check(authorization or "", peer))
             elif about[:1] == b"c":
@@ -139,6 +175,8 @@ class Callers:
             raise ClientRefused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, WRONG if key is None else _FORGED)
         if digest not in self._known and len(self._known) >= _MAX_KNOWN:
             del self._known[next(iter(self._known))]
+        if digest not in self._known:
+            self.successes += 1
         self._known[digest] = caller
         return caller
 
@@ -214,3 +252,16 @@ def _parse_basic(authorization: str) -> tuple[bytes, bytes]:
         text = "authorization must be Basic, with user name and password"
         raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, text)
     return name, password
+
+
+def _claimed(authorization: str | None, certificate_name: bytes | None) -> str:
+    """The user, or the access key, that a caller claims to be; "" if that cannot be told."""
+    if authorization is None:
+        return (certificate_name or b"").decode(errors="replace")
+    signature = signature_of(authorization, None)
+    if signature is not None:
+        return signature.key
+    try:
+        return _parse_basic(authorization)[0].decode(errors="replace")
+    except ClientRefused:
+        return ""

@@ -1,7 +1,8 @@
 """The identity of a client: who it is, how that was proven, and what it may do."""
 
 from gateway.auth.permissions import Permissions
-from store.api import User
+from gateway.auth.rule_text import rule_text
+from store.api import Action, User
 
 
 class Identity:
@@ -28,6 +29,11 @@ class Identity:
         self.permissions: Permissions | None = None  # None: everything is allowed
         self.proof: bytes | None = None  # the server's SCRAM proof, for CONNACK
         self.changes = -1  # version of users and rules that the permissions are based on
+
+    def denying_rule(self, action: Action, topic: bytes) -> str:
+        """The rule because of which PUB of a topic or SUB of a filter is denied; "": no rule allows it."""
+        rule = None if self.permissions is None else self.permissions.rule_that_denies(action, topic)
+        return "" if rule is None else rule_text(rule)
 
     def prove(self, user: User) -> None:
         """Record that the client has proven to know the password of this user."""

@@ -40,13 +40,14 @@ class Clause:
     """A rule about topics, prepared for matching. With `is_prefix` the last level stands for all levels that begin so,
     and all levels below."""
 
-    __slots__ = ("actions", "allow", "is_prefix", "is_wild_first", "levels")
+    __slots__ = ("actions", "allow", "is_prefix", "is_wild_first", "levels", "rule")
 
-    def __init__(self, allow: bool, actions: int, levels: list[bytes], is_prefix: bool) -> None:
-        self.allow = allow
-        self.actions = actions
+    def __init__(self, rule: Rule, levels: list[bytes]) -> None:
+        self.rule = rule
+        self.allow: bool = rule.allow
+        self.actions: int = rule.actions
         self.levels = levels
-        self.is_prefix = is_prefix
+        self.is_prefix: bool = rule.is_prefix
         self.is_wild_first: bool = levels[0] in (b"+", b"#")
 
     def matches(self, topic: list[bytes], is_special: bool) -> bool:
@@ -106,9 +107,10 @@ class Clause:
 class NameClause:
     """A rule about groups, sessions or the cluster, prepared for matching."""
 
-    __slots__ = ("actions", "allow", "is_prefix", "kind", "name")
+    __slots__ = ("actions", "allow", "is_prefix", "kind", "name", "rule")
 
     def __init__(self, rule: Rule, name: bytes) -> None:
+        self.rule = rule
         self.allow: bool = rule.allow
         self.actions: int = rule.actions
         self.kind: int = rule.kind
@@ -186,39 +188,56 @@ class Permissions:
         name, inner = split_shared(topic_filter)
         if name and self.decide(_SUB, _GROUP, topic_filter) is False:
             return False
-        verdict = _verdict(self._clauses.subscribe, _SUB, inner)
-        return self._default if verdict is None else verdict
+        clause = _deciding(self._clauses.subscribe, _SUB, inner)
+        return self._default if clause is None else clause.allow
 
     def may_look(self, action: int, topic_filter: bytes) -> bool:
         """Whether `action` (LIST or GET) is allowed for every topic that the filter may match.
 
         Where no rule says so, the right to subscribe counts: who may read all messages may know of them.
         """
-        verdict = _verdict(self._clauses.looks, action, topic_filter)
-        return self.may_subscribe(topic_filter) if verdict is None else verdict
+        clause = _deciding(self._clauses.looks, action, topic_filter)
+        return self.may_subscribe(topic_filter) if clause is None else clause.allow
 
     def decide(self, action: int, kind: int, name: bytes, is_prefix: bool = False) -> bool | None:
         """What the first rule says that applies to an action on a resource, or on all whose name begins so. None: no
         rule applies. kind: not TOPIC."""
+        clause = self._deciding_name(action, kind, name, is_prefix)
+        return None if clause is None else clause.allow
+
+    def rule_that_denies(self, action: int, name: bytes) -> Rule | None:
+        """The rule because of which PUB of a topic or SUB of a filter is denied; None: no rule allows it."""
+        if action == _PUB:
+            levels, is_special = name.split(b"/"), name.startswith(b"$")
+            return next((each.rule for each in self._publish if each.matches(levels, is_special)), None)
+        group, inner = split_shared(name)
+        joined = self._deciding_name(_SUB, _GROUP, name, False) if group else None
+        if joined is not None and not joined.allow:
+            return joined.rule
+        clause = _deciding(self._clauses.subscribe, _SUB, inner)
+        return None if clause is None else clause.rule
+
+    def _deciding_name(self, action: int, kind: int, name: bytes, is_prefix: bool) -> NameClause | None:
         for clause in self._clauses.names:
             if clause.kind == kind and clause.actions & action:
                 if not clause.allow and clause.overlaps(name, is_prefix):
-                    return False
+                    return clause
                 if clause.allow and clause.covers(name, is_prefix):
-                    return True
+                    return clause
         return None
 
 
-def _verdict(clauses: list[Clause], action: int, topic_filter: bytes) -> bool | None:
+def _deciding(clauses: list[Clause], action: int, topic_filter: bytes) -> Clause | None:
+    """The first clause that applies to everything that a filter matches, or denies a part of it."""
     levels = topic_filter.split(b"/")
     is_special = topic_filter.startswith(b"$")
     for clause in clauses:
         if not clause.actions & action:
             continue
         if not clause.allow and clause.overlaps(levels, is_special):
-            return False
+            return clause
         if clause.allow and clause.covers(levels, is_special):
-            return True
+            return clause
     return None
 
 
@@ -263,7 +282,7 @@ class RuleBook:
                 continue
             bound = None if levels is None else _named(levels, CLIENT_ID, client_id)
             if bound is not None:
-                clauses.add(Clause(rule.allow, rule.actions, bound, rule.is_prefix))
+                clauses.add(Clause(rule, bound))
         return clauses
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Final, NoReturn
 
 from gateway.auth.attempts import source_of
+from gateway.auth.audit import AUTHENTICATION, AUTHORIZATION, Event
 from gateway.auth.authority import (
     DISABLED,
     WRONG,
@@ -59,6 +60,34 @@ class Authentication:
 
     async def identify(self, connection: Connection, packet: Connect, client_id: bytes) -> Identity:
         """Authenticate a client and find its permissions. Raises ClientRefused, ClientGone and StoreError."""
+        try:
+            identity = await self._identify(connection, packet, client_id)
+        except ClientRefused as refused:
+            self._note(connection, client_id, packet.username or b"", str(refused))
+            raise
+        self._note(connection, client_id, identity.user_name, "")
+        return identity
+
+    def _note(self, connection: Connection, client_id: bytes, user: bytes, refusal: str) -> None:
+        """Note an authentication in the audit log."""
+        audit = self._authority.audit
+        if audit.is_on:
+            subject = {"user": user.decode(errors="replace"), "client": client_id.decode(errors="replace")}
+            source = host_of(connection.peer())
+            audit.note(Event(AUTHENTICATION, not refusal, "CONNECT", **subject, source=source, why=refusal))
+
+    def note_denial(self, connection: Connection, action: Action, topic: bytes) -> None:
+        """Note in the audit log that rules deny a message or a filter."""
+        audit, identity = self._authority.audit, connection.identity
+        if audit.is_on and identity is not None:
+            subject = {"user": identity.user_name.decode(errors="replace"), "source": identity.source}
+            client = identity.client_id.decode(errors="replace")
+            resource = f"topic:{topic.decode(errors='replace')}"
+            name = action.name or ""
+            rule = identity.denying_rule(action, topic)
+            audit.note(Event(AUTHORIZATION, False, name, resource, **subject, client=client, rule=rule))
+
+    async def _identify(self, connection: Connection, packet: Connect, client_id: bytes) -> Identity:
         admission = connection.admission
         info = connection.info
         identity = Identity(client_id, admission.allows_by_default, host_of(connection.peer()))

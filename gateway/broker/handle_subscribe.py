@@ -286,6 +286,7 @@ class SubscribeHandler:
             return request.reason, request.why
         if connection.permissions is not None and not _is_allowed(connection.permissions, request):
             connection.counters.subscriptions_denied += 1
+            connection.requests.denied(connection, Action.SUB, topic_filter)
             return ReasonCode.NOT_AUTHORIZED, b"not all that the filter matches may be read"
         if not self._config.accepts_name(split_shared(topic_filter)[1]):
             why = b"the filter is longer, or has more levels, than this node takes"

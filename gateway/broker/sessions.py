@@ -46,7 +46,7 @@ from gateway.topics.destination import InvalidDestination, parse_destination
 from matcher.names import is_shared
 from matcher.reserved import inbox_of
 from store import control
-from store.api import SessionState, Store
+from store.api import Action, SessionState, Store
 from store.errors import ClaimedByAnotherUser, RecordTooLarge, StoreError
 
 log = logging.getLogger(__name__)
@@ -381,6 +381,9 @@ class Sessions:
 
     def auth(self, connection: Connection, packet: Auth) -> None:
         self._authentication.auth(connection, packet)
+
+    def denied(self, connection: Connection, action: Action, topic: bytes) -> None:
+        self._authentication.note_denial(connection, action, topic)
 
     def _connections(self) -> list[Connection]:
         return [connection for _, connection in self.open_sessions.values()]

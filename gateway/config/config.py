@@ -18,6 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from gateway.config.audit import AuditConfig
 from gateway.config.cluster import ClusterConfig, Options
 from gateway.config.cluster import check as check_cluster
 from gateway.config.limits import any_of, bounded, check_table, one_of
@@ -223,6 +224,7 @@ class Config:
     store: StoreSettings = field(default_factory=StoreSettings)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tier: TierConfig = field(default_factory=TierConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     # Where each setting that is not a default comes from, by dotted path. No setting itself.
     sources: dict[str, str] = field(default_factory=dict, compare=False)
 
@@ -386,6 +388,7 @@ def _options(value: object) -> Options:
 
 def _check(config: Config) -> None:
     tables = {"": config, "mqtt.": config.mqtt, "grpc.": config.grpc, "http.": config.http, "store.": config.store}
+    tables["audit."] = config.audit
     for prefix, table in tables.items():
         _require(prefix, check_table(table))
     _require("split.", check_split(config.split, bool(config.cluster.log)))

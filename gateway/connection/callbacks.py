@@ -6,6 +6,7 @@ They are generic over the connection's class, so that this module does not impor
 from typing import Protocol, TypeVar
 
 from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe
+from store.api import Action
 
 ConnectionT_contra = TypeVar("ConnectionT_contra", contravariant=True)
 
@@ -25,6 +26,9 @@ class RequestCallbacks(UnreachedMessages, Protocol[ConnectionT_contra]):
     def subscribe(self, connection: ConnectionT_contra, packet: Subscribe) -> None: ...
 
     def unsubscribe(self, connection: ConnectionT_contra, packet: Unsubscribe) -> None: ...
+
+    def denied(self, connection: ConnectionT_contra, action: Action, topic: bytes) -> None:
+        """Rules deny a message to a topic, or a filter."""
 
     def auth(self, connection: ConnectionT_contra, packet: Auth) -> None: ...
 

@@ -44,7 +44,7 @@ from gateway.net.write_buffer import Flusher, Transport
 from gateway.observe.counters import Counters
 from gateway.session.session import Session
 from matcher.names import is_shared
-from store.api import Store
+from store.api import Action, Store
 
 log = logging.getLogger(__name__)
 
@@ -404,6 +404,10 @@ class Connection(PublishHandler):
             self._shut()
         self.closed = True
         self.requests.lost(self, packet.reason == ReasonCode.SUCCESS)
+
+    def denied(self, topic: bytes) -> None:
+        """Note that rules deny a message to a topic."""
+        self.requests.denied(self, Action.PUB, topic)
 
     def peer(self) -> str:
         """The client's address, as a proxy reported it or as the socket has it."""

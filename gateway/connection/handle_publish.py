@@ -77,6 +77,10 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         self.fail(ProtocolError(str(error), reason))
 
     @abstractmethod
+    def denied(self, topic: bytes) -> None:
+        """Note that rules deny a message to a topic."""
+
+    @abstractmethod
     def committed(self) -> None:
         """Handle the packets that waited until all messages before them were committed."""
 
@@ -169,6 +173,7 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         if packet.qos == 2 and packet.packet_id in session.inbound:
             return False  # a duplicate of a message that was allowed: its exchange continues
         self.counters.messages_denied += 1
+        self.denied(packet.topic if destination is None else destination.topic)
         self._refuse(packet, ReasonCode.NOT_AUTHORIZED, b"the topic may not be published to")
         return True
 

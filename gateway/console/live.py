@@ -16,7 +16,7 @@ from aiohttp import web
 from gateway.console.sessions import ConsoleSession
 from gateway.management.methods import METHODS
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.rights import SUPER_USER, Manager, require
+from gateway.management.rights import NODE_USER, Manager, require
 from gateway.management.surface import Management
 from gateway.rpc.status import RequestError
 from store.errors import StoreError
@@ -83,7 +83,7 @@ class Sampler:
 
     async def sample(self) -> None:
         """Take a sample now. Raises `RequestError`."""
-        figures = await self._management.call(_GET_FIGURES, pb.GetFiguresRequest(), SUPER_USER)
+        figures = await self._management.call(_GET_FIGURES, pb.GetFiguresRequest(), NODE_USER)
         assert isinstance(figures, pb.Figures)
         before = self._figures[-1] if self._figures else None
         self._figures.append(figures)
@@ -112,7 +112,7 @@ class LiveStreams:
     async def serve(self, request: web.Request, session: ConsoleSession, manager: Manager) -> web.StreamResponse:
         """Stream samples until the viewer leaves, or may not see them any more."""
         if not await _may_look(manager):
-            return web.Response(status=403, text="the live figures need the right to GET cluster store")
+            return web.Response(status=403, text="the live figures need the right to GET cluster:store")
         if self._viewers >= MAX_VIEWERS:
             text = f"{MAX_VIEWERS} pages with live figures are open: close one, or look again later"
             return web.Response(status=503, text=text, headers={"Retry-After": "60"})

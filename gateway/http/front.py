@@ -27,7 +27,7 @@ from gateway.net.proxy_protocol import address_text
 from gateway.net.tls import Certificates, name_in, single_certificate
 from gateway.observe.calls import Calls
 from matcher.reserved import SYS
-from store.api import LogStore
+from store.api import Action, LogStore
 from store.engine import Engine
 from store.errors import StoreError
 from store.local_store import LocalStore
@@ -108,6 +108,7 @@ class HttpPages:
             return web.Response(status=503, text=str(error))
         if caller.may_read(SYS + b"/#"):
             return None
+        caller.note_denied_topic(Action.SUB, SYS + b"/#", "the metrics need it")
         return web.Response(status=403, text="the metrics need permission to subscribe to $SYS/#")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.config.config import Config
 from gateway.management.access import AccessService
+from gateway.management.audit import AuditService
 from gateway.management.clients import ClientsService, SessionDirectory
 from gateway.management.dead_letters import DeadLettersService
 from gateway.management.groups import GroupsService
@@ -35,5 +36,6 @@ def areas_of(
         "Clients": ClientsService(engine, sessions),
         "Held": HeldService(engine),
         "Storage": StorageService(engine, config, reload, sources, logins_failed),
+        "Audit": AuditService(config.audit.folder),
         "Access": AccessService(engine, sessions.remove),
     }

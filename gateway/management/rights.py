@@ -11,10 +11,12 @@ from google.protobuf.message import Message
 
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Caller
+from gateway.auth.sources import host_of
 from gateway.management.methods import Method
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC, Action, Kind, Right
 from gateway.rpc.status import RequestError
 
+REQUEST_ID: Final = "x-request-id"  # header, or metadata
 _ALL_TOPICS: Final = "#"
 
 
@@ -23,6 +25,7 @@ class Manager(Protocol):
 
     name: str  # of its user; "": none
     source: str  # its address
+    request: str  # the id that it has given the call; "": none
 
     async def is_super(self) -> bool:
         """Whether it may do everything, whatever rules say. Raises `StoreError`."""
@@ -40,6 +43,7 @@ class NodeUser:
 
     name = ""
     source = "the administration socket"
+    request = ""
 
     async def is_super(self) -> bool:
         return True
@@ -54,7 +58,9 @@ NODE_USER: Final = NodeUser()
 class RemoteManager:
     """A caller over gRPC or HTTP."""
 
-    def __init__(self, authority: Authority, caller: Caller, source: str) -> None:
+    def __init__(self, authority: Authority, caller: Caller, source: str, request: str = "") -> None:
+        """request: the id that the caller has given the call; "": none."""
+        self.request = request
         self._authority = authority
         self._caller = caller
         self.name = caller.user_name.decode()
@@ -63,12 +69,12 @@ class RemoteManager:
     async def is_super(self) -> bool:
         if self._caller.is_revoked:
             return False
-        return await self._authority.permissions(self._caller.user_name, self._caller.source) is None
+        return await self._authority.permissions(self._caller.user_name, host_of(self.source)) is None
 
     async def may(self, action: Action, kind: Kind, name: str, is_prefix: bool = False) -> bool:
         if self._caller.is_revoked:
             return False
-        permissions = await self._authority.permissions(self._caller.user_name, self._caller.source)
+        permissions = await self._authority.permissions(self._caller.user_name, host_of(self.source))
         if permissions is None:
             return True
         if kind != TOPIC:

@@ -4,12 +4,14 @@ time, and leaves a line in the log for what changes something or is refused."""
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 import grpc
 from google.protobuf.message import Message
 
+from gateway.auth.audit import ADMINISTRATION, AuditLog, Event
+from gateway.auth.sources import host_of
 from gateway.management.methods import Method
 from gateway.management.rights import NODE_USER, Manager, require, resource_of
 from gateway.observe.throttled_log import ThrottledLog
@@ -32,7 +34,9 @@ class Management:
     """The implementations of the methods, by service. Each is an object with a coroutine for each method: (request,
     caller) → reply. It raises `RequestError` and `StoreError`."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: Callable[[], AuditLog | None] = lambda: None) -> None:
+        """audit: the audit log, if there is one now."""
+        self._audit = audit
         self._areas: dict[str, object] = {}
         self._calls: Counter[str] = Counter()  # under way, by user
         self._throttled_log = ThrottledLog(log)
@@ -57,6 +61,8 @@ class Management:
             async with asyncio.timeout(seconds):
                 reply = await self._carry_out(method, request, manager)
         except RequestError as error:
+            if error.code is grpc.StatusCode.PERMISSION_DENIED:
+                self._note(method, request, manager, str(error))
             self._log_refusal(method, request, manager, error)
             raise RequestError(error.code, str(error)[:_MAX_TEXT]) from error
         except StoreError as error:
@@ -70,7 +76,19 @@ class Management:
                 self._calls += Counter()  # without users who have none
         if method.changes:
             log.info("management: %s for %r from %s", _what(method, request), _who(manager), manager.source)
+            self._note(method, request, manager)
         return reply
+
+    def _note(self, method: Method, request: Message, manager: Manager, refusal: str = "") -> None:
+        """Note a call that changed something, or was refused, in the audit log."""
+        audit = self._audit()
+        if audit is not None:
+            what = f"{method.service}.{method.name}"
+            resource = _what(method, request).removeprefix(method.name).strip()
+            subject = {"user": manager.name, "source": host_of(manager.source) or manager.source}
+            audit.note(
+                Event(ADMINISTRATION, not refusal, what, resource, **subject, why=refusal, request=manager.request)
+            )
 
     def _admit(self, user: str) -> None:
         """Count a call. Raises `RequestError`."""

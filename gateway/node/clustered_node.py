@@ -15,6 +15,7 @@ from typing import Final, cast
 
 import msgspec
 
+from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
 from gateway.config.store import store_config
@@ -59,7 +60,7 @@ class ClusteredStoreNode:
         self._served: ServedStore | None = None  # while this node leads
         self._followed: LocalStore | None = None  # what HTTP shows while it does not
         self._authority: Authority | None = None  # of that
-        self._management = Management()
+        self._management = Management(self._audit)
         self._areas: Areas = {}  # of the store, or the copy, that `_management` serves
         self._changed = asyncio.Event()  # the role
         self._let_go = asyncio.Event()  # no front uses an engine, or a copy
@@ -145,6 +146,11 @@ class ClusteredStoreNode:
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_HAND_OVER_S):
                     await store.hand_over(node)
+
+    def _audit(self) -> AuditLog | None:
+        """The audit log of this process, while it has a copy of the log."""
+        authority = self._served.authority if self._served is not None else self._authority
+        return None if authority is None else authority.audit
 
     async def _close(self) -> None:
         store, self._store = self._store, None
@@ -294,7 +300,8 @@ class ClusteredStoreNode:
         else:
             self._let_go.clear()
             store = cast("Store", local)  # it answers all that reads
-            self._authority = authority = Authority(store, self.config.mqtt.max_wrong_passwords)
+            audit = AuditLog(self.config.audit, "follower")
+            self._authority = authority = Authority(store, self.config.mqtt.max_wrong_passwords, audit)
             storage = StorageService(local, self.config, self.reload, dict, authority.service_logins_failed)
             self._manage({"Storage": storage})
             http = self.config.http

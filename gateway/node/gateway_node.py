@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
 from gateway.broker.client_ownership import gateway_name
 from gateway.config.config import Config
@@ -75,7 +76,8 @@ class GatewayNode:
             )
             store.on_lost(self.ended.set)
         self._store = store
-        self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords)
+        audit = AuditLog(config.audit, config.split.place or "gateway")
+        self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords, audit)
         self._rpc = self._make_rpc(store)
         own_name = None if standby else name
         self._devices = devices = Devices(

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import Maintenance
 from gateway.config.config import Config
@@ -30,7 +31,7 @@ class Node:
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
         self._engine = engine = await Engine.open(config.data_dir, settings)
-        self._authority = authority = Authority(engine, config.mqtt.max_wrong_passwords)
+        self._authority = authority = Authority(engine, config.mqtt.max_wrong_passwords, AuditLog(config.audit, "node"))
         self._devices = devices = Devices(engine, authority, config, self.counters)
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
         self._maintenance = Maintenance(engine, self._sessions.wills, self._sessions.open_sessions.__contains__)

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
+from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import SplitMaintenance
 from gateway.broker.remote_sessions import RemoteSessions
@@ -24,7 +25,7 @@ class ServedStore:
 
     def __init__(self, engine: Engine, config: Config) -> None:
         self.engine = engine
-        self.authority = Authority(engine, config.mqtt.max_wrong_passwords)
+        self.authority = Authority(engine, config.mqtt.max_wrong_passwords, AuditLog(config.audit, "store"))
         self._maintenance = SplitMaintenance(engine, self.authority, Counters())
         self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
         engine.gateway_registry.on_ended = self._end

@@ -16,7 +16,7 @@ from gateway.management.areas import areas_of
 from gateway.management.clients import SessionDirectory
 from gateway.management.cluster import NoCluster
 from gateway.management.http_api import HttpApi, Identify
-from gateway.management.rights import Manager, RemoteManager
+from gateway.management.rights import REQUEST_ID, Manager, RemoteManager
 from gateway.management.surface import Management
 from gateway.net.admission import Admission
 from gateway.net.bind import check_host
@@ -51,7 +51,7 @@ class Services:
         `gateway.http.metrics`."""
         self._config = config
         own = [(config.grpc.advertise, 1)] if config.grpc.advertise else []
-        management = Management()
+        management = Management(lambda: authority.audit)
         failed = authority.service_logins_failed
         areas = areas_of(engine, sessions, rpc_limits(config), config, reload, sources, failed)
         management.serve({**areas, "Cluster": NoCluster()})
@@ -128,7 +128,8 @@ def manager_of(http: HttpFront) -> Identify:
         pages = http.pages
         if pages is None:
             raise StoreClosed("this node has no log that can be read now, and knows no users without it")
-        return RemoteManager(pages.authority, await pages.identify(request), source_of(request))
+        caller, request_id = await pages.identify(request), request.headers.get(REQUEST_ID, "")
+        return RemoteManager(pages.authority, caller, source_of(request), request_id)
 
     return identify
 

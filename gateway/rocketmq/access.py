@@ -9,7 +9,7 @@ from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
 from gateway.rpc.long_polling import Source
 from gateway.rpc.visibility import CALLER, may_use_group
-from store.api import GroupStore
+from store.api import Action, GroupStore
 
 _CLIENT_ID: Final = "x-mq-client-id"
 _MAX_CLIENT_ID: Final = 0xFFFF  # bytes; the client id becomes the publisher of records
@@ -45,14 +45,18 @@ def require_publishing(topic: bytes) -> None:
     """Raises `RocketError` unless the caller of this task may publish to `topic`."""
     caller = CALLER.get()
     if caller is not None and (caller.is_revoked or not caller.may_publish(topic)):
-        raise RocketError(pb.FORBIDDEN, f"{topic.decode(errors='replace')} may not be published to")
+        text = f"{topic.decode(errors='replace')} may not be published to"
+        caller.note_denied_topic(Action.PUB, topic, text)
+        raise RocketError(pb.FORBIDDEN, text)
 
 
 def require_reading(topic_filter: bytes) -> None:
     """Raises `RocketError` unless the caller of this task may read all messages that the filter matches."""
     caller = CALLER.get()
     if caller is not None and (caller.is_revoked or not caller.may_read(topic_filter)):
-        raise RocketError(pb.FORBIDDEN, f"{topic_filter.decode()} may not be subscribed to, and this call requires it")
+        text = f"{topic_filter.decode()} may not be subscribed to, and this call requires it"
+        caller.note_denied_topic(Action.SUB, topic_filter, text)
+        raise RocketError(pb.FORBIDDEN, text)
 
 
 async def require_consuming(store: GroupStore, source: Source) -> None:
@@ -61,7 +65,9 @@ async def require_consuming(store: GroupStore, source: Source) -> None:
     require_reading(b"#" if source.key[:1] == _DEAD_LETTERS else source.key[1:] + b"/#")
     caller = CALLER.get()
     if caller is not None and not await may_use_group(store, caller, source.group):
-        raise RocketError(pb.FORBIDDEN, f"the group {source.group.decode()!r} is another user's, and no rule allows it")
+        text = f"the group {source.group.decode()!r} is another user's, and no rule allows it"
+        caller.note_denial("SUB", f"group:{source.group.decode()}", text)
+        raise RocketError(pb.FORBIDDEN, text)
 
 
 def refusal_reply(method: str, code: grpc.StatusCode, text: str) -> object | None:

@@ -136,7 +136,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
     async def _require_still(self, caller: Caller, method: str, request: Any, reply: object) -> None:
         """Check the rights once more before the reply is sent: they may have changed during the call."""
         try:
-            await self._rights.require(caller, method, request)
+            await self._require(caller, method, request)
         except BaseException:
             self._on_unsent(request, reply)
             raise
@@ -162,12 +162,20 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
                     async with aclosing(inner(checked(caller, requests, context), context)) as replies:
                         async for reply in replies:
                             # the rights may have changed during the call
-                            await self._rights.require(caller, method, requests)
+                            await self._require(caller, method, requests)
                             yield reply
                 except RequestError as refusal:
                     yield await self._refuse(method, refusal, context)
 
         return generate if isasyncgenfunction(inner) else write
+
+    async def _require(self, caller: Caller, method: str, request: Any) -> None:
+        """See `Rights.require`. The audit log has the denials."""
+        try:
+            await self._rights.require(caller, method, request)
+        except RequestError as refusal:
+            caller.note_denial(method.rpartition("/")[2], _resource_of(request), str(refusal))
+            raise
 
     async def _enter(self, method: str, request: Any, context: Context) -> Caller:
         """Authenticate the caller and check its rights. Raises `RequestError`."""
@@ -177,7 +185,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         if request is _UNREADABLE:
             raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, UNREADABLE)
         if caller.permissions is not None or caller.is_revoked:
-            await self._rights.require(caller, method, request)
+            await self._require(caller, method, request)
         CALLER.set(caller)
         if method in LARGE or method.startswith(MANAGEMENT):
             self._budgets.open(context)
@@ -215,6 +223,15 @@ async def _checked_requests(caller: Caller, requests: AsyncIterator[Any], contex
         if request is _UNREADABLE:
             await _end(context, grpc.StatusCode.INVALID_ARGUMENT, UNREADABLE)
         yield request
+
+
+def _resource_of(request: Any) -> str:
+    """What a request is about, for the audit log."""
+    for kind, name in (("group", "group"), ("topic", "parent")):
+        value = getattr(request, name, "")
+        if value:
+            return f"{kind}:{value}"
+    return ""
 
 
 def _safe(deserialize: Any) -> Callable[[bytes], Any]:

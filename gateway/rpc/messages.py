@@ -14,6 +14,7 @@ from gateway.topics.destination import MAX_DELAY, InvalidDestination, parse_dest
 from matcher.names import is_valid_topic
 from matcher.reserved import INBOX, is_below
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, Kind
+from store.api import Action
 
 _FLAGS: Final = FLAG_QOS | FLAG_RETAIN | FLAG_ADDRESSED | FLAG_DELAYED | FLAG_HALF
 _LONGEST_DELAY_MS: Final = (MAX_DELAY + 60) * 1_000  # allows for clock differences
@@ -45,6 +46,8 @@ class MessageCheck:
             reason = self._fault(frame)
             if reason is None and caller is not None and not caller.may_publish(record.decode(frame, 0)[_TOPIC]):
                 reason = "the topic may not be published to"
+                topic: bytes = record.decode(frame, 0)[_TOPIC]
+                caller.note_denied_topic(Action.PUB, topic, reason)
             if reason is not None:
                 found.append((index, reason))
         return found

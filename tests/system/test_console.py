@@ -22,7 +22,7 @@ from tests.system.tools import module, program
 from tests.waiting import PATIENCE_S
 
 ADMIN, PASSWORD = "admin", "a long password"
-RULES = ("allow both #", "allow both $management/#", "allow both $group/#")
+RULES = ("allow * topic:#", "allow * group:*", "allow * session:*", "allow * cluster:*")
 PICTURES = os.environ.get("CONSOLE_SCREENSHOTS")
 DESK, PHONE = {"width": 1100, "height": 760}, {"width": 360, "height": 740}
 # URL, what the page has, and the name of its picture.

@@ -22,9 +22,9 @@ async def access(visit: Visit) -> dict[str, object]:
 
 
 async def _verdict(visit: Visit) -> pb.CheckRulesReply:
-    does = pb.CheckRulesRequest.PUBLISH if visit.text("does") == "publish" else pb.CheckRulesRequest.SUBSCRIBE
+    action = "publish" if visit.text("does") == "publish" else "subscribe"
     request = pb.CheckRulesRequest(
-        user=visit.text("user"), client_id=visit.text("client_id"), does=does, topic=visit.text("topic")
+        user=visit.text("user"), client_id=visit.text("client_id"), action=action, resource=visit.text("topic")
     )
     reply = await visit.ask(request)
     assert isinstance(reply, pb.CheckRulesReply)

@@ -1005,6 +1005,64 @@ class CheckedRule(_message.Message):
     outcome: str
     def __init__(self, rule: _Optional[str] = ..., outcome: _Optional[str] = ...) -> None: ...
 
+class ListAuditRequest(_message.Message):
+    __slots__ = ("limit", "since_ms", "until_ms", "user", "event", "denied", "source")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    DENIED_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    since_ms: int
+    until_ms: int
+    user: str
+    event: str
+    denied: bool
+    source: str
+    def __init__(self, limit: _Optional[int] = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., user: _Optional[str] = ..., event: _Optional[str] = ..., denied: _Optional[bool] = ..., source: _Optional[str] = ...) -> None: ...
+
+class ListAuditReply(_message.Message):
+    __slots__ = ("events", "is_cut")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    IS_CUT_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[AuditEvent]
+    is_cut: bool
+    def __init__(self, events: _Optional[_Iterable[_Union[AuditEvent, _Mapping]]] = ..., is_cut: _Optional[bool] = ...) -> None: ...
+
+class AuditEvent(_message.Message):
+    __slots__ = ("time_ms", "process", "event", "allowed", "action", "resource", "user", "client", "source", "rule", "why", "request", "count", "since_ms")
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    time_ms: int
+    process: str
+    event: str
+    allowed: bool
+    action: str
+    resource: str
+    user: str
+    client: str
+    source: str
+    rule: str
+    why: str
+    request: str
+    count: int
+    since_ms: int
+    def __init__(self, time_ms: _Optional[int] = ..., process: _Optional[str] = ..., event: _Optional[str] = ..., allowed: _Optional[bool] = ..., action: _Optional[str] = ..., resource: _Optional[str] = ..., user: _Optional[str] = ..., client: _Optional[str] = ..., source: _Optional[str] = ..., rule: _Optional[str] = ..., why: _Optional[str] = ..., request: _Optional[str] = ..., count: _Optional[int] = ..., since_ms: _Optional[int] = ...) -> None: ...
+
 class GetClusterRequest(_message.Message):
     __slots__ = ("digest", "position")
     DIGEST_FIELD_NUMBER: _ClassVar[int]

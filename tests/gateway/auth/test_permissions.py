@@ -324,3 +324,11 @@ def test_rules_about_a_group_restrict_its_shared_subscription() -> None:
     for topic_filter, (may_member, may_other) in verdicts.items():
         assert member.may_subscribe(topic_filter) is may_member, topic_filter
         assert other.may_subscribe(topic_filter) is may_other, topic_filter
+
+
+def test_one_name_that_is_denied_denies_all_names_together() -> None:
+    found = permissions(["deny LIST group:ab", "allow LIST group:*"])
+    assert found.decide(Action.LIST, Resource.GROUP, b"", True) is False
+    assert found.decide(Action.LIST, Resource.GROUP, b"a", True) is False
+    assert found.decide(Action.LIST, Resource.GROUP, b"b", True) is True
+    assert found.decide(Action.LIST, Resource.GROUP, b"ac") is True

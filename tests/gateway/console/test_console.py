@@ -20,7 +20,7 @@ from gateway.console.sessions import IDLE_S, LIFE_S, MAX_OF_USER, ConsoleSession
 from gateway.console.texts import hex_dump, name, payload_text, seconds, size, when
 from gateway.console.visit import Visit
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.rights import SUPER_USER
+from gateway.management.rights import NODE_USER
 from gateway.management.surface import Management
 from gateway.node.node import Node
 from tests.gateway.conftest import MakeNode
@@ -39,7 +39,7 @@ async def node(make_node: MakeNode) -> Node:
     """Its HTTP port lets anybody in, but not to the console."""
     made = await make_node()
     await set_user(made, ADMIN, PASSWORD.encode())
-    await set_rules(made, ADMIN, "allow both #", "allow both $management/#")
+    await set_rules(made, ADMIN, "allow * topic:#", "allow * group:*", "allow * session:*", "allow * cluster:*")
     return made
 
 
@@ -159,7 +159,7 @@ async def test_a_session_ends_when_its_user_changes(node: Node, admin: Browser) 
 
 async def test_a_session_ends_with_the_change_and_not_only_soon_after(node: Node, admin: Browser) -> None:
     authority = node._services.http.pages.authority  # type: ignore[union-attr]
-    caller = Caller(False)
+    caller = Caller(False, "127.0.0.1")
     caller.prove((await authority.find_user(ADMIN.encode()))[0])
     session = ConsoleSession(authority, caller, "h", 100.0)
     assert await session.is_alive(100.0)
@@ -172,7 +172,7 @@ async def test_sessions_expire_and_are_bounded(node: Node, admin: Browser) -> No
     sessions = ConsoleSessions()
 
     def opened(user: str) -> tuple[ConsoleSession, str]:
-        caller = Caller(False)
+        caller = Caller(False, "127.0.0.1")
         caller.user_name = user.encode()
         session = ConsoleSession(authority, caller, "h", 100.0)
         return session, sessions.open(session)
@@ -426,7 +426,8 @@ async def test_hostile_names_and_payloads_are_escaped(node: Node, admin: Browser
     connection = await durable(node, client.encode(), expiry=3600)
     await connection.subscribe((f"x/{EVIL}".encode(), 1))
     await set_user(node, EVIL[:50], b"pw")
-    await set_rules(node, user, f"allow both of/{EVIL}")
+    rule = 'allow both "of/' + EVIL.replace('"', '""') + '"'
+    await set_rules(node, user, rule)
     shown = {
         "topics?above=home%2F": EVIL.partition("/")[0],
         "topics/level?above=home%2F": EVIL.partition("/")[0],
@@ -436,7 +437,7 @@ async def test_hostile_names_and_payloads_are_escaped(node: Node, admin: Browser
         f"clients?prefix={quote('<')}": EVIL,
         f"client?id={quote(client, safe='')}": f"x/{EVIL}",
         "access": EVIL,
-        f"user?name={quote(user, safe='')}": f"of/{EVIL}",
+        f"user?name={quote(user, safe='')}": rule,
         f"access?user={quote(EVIL)}&topic=x": "",
         f"groups?prefix={quote(EVIL)}": "",
         f"messages?parent={quote(EVIL)}&key={quote(EVIL)}": "",
@@ -532,7 +533,7 @@ async def test_who_has_no_rule_sees_that_he_sees_nothing(node: Node, browser: Br
 async def test_a_narrow_user_sees_and_does_his_part(node: Node, browser: Browser, world: World) -> None:
     await store_messages(node, (b"other/t", b"unseen"))
     await set_user(node, "bob", b"pw")
-    await set_rules(node, "bob", "allow subscribe $management/group/#", "allow both $management/topic/home/#")
+    await set_rules(node, "bob", "allow LIST,GET group:*", "allow LIST,GET topic:home/#")
     await browser.log_in("bob", "pw")
     page = await browser.get("group?group=g")
     assert page.status == 200
@@ -541,7 +542,7 @@ async def test_a_narrow_user_sees_and_does_his_part(node: Node, browser: Browser
     assert "this needs the right to" in (await browser.act("group-delete", group="g")).text
     page = await browser.get("topic?topic=home%2Ft")
     assert page.status == 200
-    assert "Not shown: this needs the right to SUB topic home/t" in page.text
+    assert "Not shown: this needs the right to SUB topic:home/t" in page.text
     assert (await browser.get("topic?topic=other%2Ft")).status == 403
     page = await browser.get("dead-letters?group=g")
     assert page.text.count("You may not read this topic") == 3
@@ -601,7 +602,7 @@ async def test_figures_are_streamed_to_as_many_as_may_look(
         await set_rules(node, ADMIN)
         async with patience():
             await stream.content.read()  # it ends: the viewer may not look any more
-    await set_rules(node, ADMIN, "allow both $management/#")
+    await set_rules(node, ADMIN, "allow GET cluster:store")
     async with admin.client.get(url) as stream:
         assert stream.status == 200
         await read_event(stream.content)
@@ -648,9 +649,9 @@ async def test_the_overview_does_not_wait_for_a_cluster_that_is_silent(monkeypat
 
     management = Management()
     management.serve({"Cluster": Silent()})
-    session = ConsoleSession(None, Caller(False), "h", 0.0)  # type: ignore[arg-type]  # the overview asks it nothing
+    session = ConsoleSession(None, Caller(False, "127.0.0.1"), "h", 0.0)  # type: ignore[arg-type]  # the overview asks it nothing
     async with patience():
-        values = await overview(Visit(session, SUPER_USER, management, {}), Sampler(management))
+        values = await overview(Visit(session, NODE_USER, management, {}), Sampler(management))
     (alarm,) = values["alarms"]  # type: ignore[misc]
     assert alarm.is_severe and "did not answer within" in alarm.text
 

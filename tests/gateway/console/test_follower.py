@@ -6,7 +6,7 @@ import pytest
 
 from gateway.management.access import AccessService
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.rights import SUPER_USER
+from gateway.management.rights import NODE_USER
 from store.cluster.shared_log import SharedLogUnavailable
 from tests.gateway.console.browser import Browser
 from tests.gateway.test_clustered_node import failing_node, leads, node
@@ -22,9 +22,9 @@ async def test_a_follower_shows_the_cluster_and_its_copy(tmp_path: Path) -> None
         await until(lambda: leads(leader))
         assert leader._served is not None
         access = AccessService(leader._served.engine)
-        await access.create_user(pb.CreateUserRequest(name="admin", password=PASSWORD), SUPER_USER)
-        rules = ["allow both #", "allow both $management/#"]
-        await access.set_rules(pb.SetRulesRequest(user="admin", rules=rules), SUPER_USER)
+        await access.create_user(pb.CreateUserRequest(name="admin", password=PASSWORD), NODE_USER)
+        rules = ["allow * topic:#", "allow * group:*", "allow * session:*", "allow * cluster:*"]
+        await access.set_rules(pb.SetRulesRequest(user="admin", rules=rules), NODE_USER)
         end = leader._served.engine.stats().log_end
         port = (await follower.start()).http
         try:

@@ -1,6 +1,7 @@
 """Every method of the management surface, over HTTP and over gRPC: with the rights that it names, and without each."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from google.protobuf.message import Message
@@ -26,8 +27,9 @@ CLUSTERED = {"GetCluster", "ChangeLeader", "DrainNode", "UndrainNode", "PromoteS
 
 
 @pytest.fixture
-async def world(make_node: MakeNode) -> World:
-    made = World(await make_node(grpc__auth=["password"], http__auth=["password"]))
+async def world(make_node: MakeNode, tmp_path: Path) -> World:
+    folder = str(tmp_path / "audit")
+    made = World(await make_node(grpc__auth=["password"], http__auth=["password"], audit__folder=folder))
     await made.fill()
     return made
 
@@ -77,6 +79,7 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ListRules": pb.ListRulesRequest(),
         "SetRules": pb.SetRulesRequest(user="other", rules=["allow both x"]),
         "CheckRules": pb.CheckRulesRequest(user="other", action="publish", resource="x"),
+        "ListAudit": pb.ListAuditRequest(),
         "GetCluster": pb.GetClusterRequest(),
         "ChangeLeader": pb.ChangeLeaderRequest(node="n1"),
         "DrainNode": pb.DrainNodeRequest(node="n1"),

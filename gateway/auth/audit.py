@@ -1,0 +1,157 @@
+"""The audit log: who logged in, what was denied, and what was administered, as one JSON object a line.
+
+Noting an event costs no I/O: a task writes the lines twice a second, in a thread. Above a rate, events that differ only
+in their resource are counted, and each such sum is one line a minute. The files of a process have a bounded size and
+number. An event names no payload, no password and no key.
+"""
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, time
+from typing import Final, NamedTuple
+
+import orjson
+
+from gateway.config.audit import AuditConfig
+from gateway.net.token_bucket import TokenBucket
+from gateway.observe.throttled_log import ThrottledLog
+
+log = logging.getLogger(__name__)
+
+AUTHENTICATION: Final = "authentication"
+AUTHORIZATION: Final = "authorization"
+ADMINISTRATION: Final = "administration"
+ENDING: Final = ".jsonl"
+_FLUSH_S: Final = 0.5
+_SUM_S: Final = 60.0
+_MAX_SUMS: Final = 512  # kinds of events that are summed apart in a minute
+_MAX_LINES: Final = 16_384  # that wait for a disk that does not answer
+_MAX_TEXT: Final = 256  # characters of a name
+
+
+class Event(NamedTuple):
+    """What happened. Texts are cut to 256 characters."""
+
+    event: str  # AUTHENTICATION, AUTHORIZATION or ADMINISTRATION
+    allowed: bool
+    action: str  # such as `CONNECT`, `PUB`, or a method of the management surface
+    resource: str = ""  # such as `topic:home/x`
+    user: str = ""  # proven, or claimed in an authentication that failed; "": none
+    client: str = ""  # MQTT client id
+    source: str = ""  # address
+    rule: str = ""  # that decided
+    why: str = ""
+    request: str = ""  # its id
+
+
+class _Sum:
+    """Events of a minute that were only counted."""
+
+    __slots__ = ("count", "first")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = _now_ms()
+
+
+class AuditLog:
+    """Writes the events of a process. Create it on the loop, and `stop` it."""
+
+    def __init__(self, config: AuditConfig, process: str) -> None:
+        """process: name of the process, by which its files are called."""
+        self.is_on = bool(config.folder)
+        self._process = process.replace("/", "-")
+        self._config = config
+        self._bucket = TokenBucket(config.max_rate, config.max_rate, monotonic())
+        self._lines: list[bytes] = []
+        self._sums: dict[Event, _Sum] = {}
+        self._sums_at = monotonic() + _SUM_S
+        self._throttled_log = ThrottledLog(log)
+        self._task = asyncio.get_running_loop().create_task(self._run()) if self.is_on else None
+
+    def note(self, event: Event) -> None:
+        """Note an event. Does nothing where there is no audit log."""
+        if not self.is_on:
+            return
+        if self._bucket.try_spend(monotonic()) and len(self._lines) < _MAX_LINES:
+            self._lines.append(self._line(event, _now_ms()))
+            return
+        key = event._replace(resource="", client="", request="", rule="", why="")
+        if key not in self._sums and len(self._sums) >= _MAX_SUMS:
+            key = Event(event.event, event.allowed, event.action)
+        if key not in self._sums and len(self._sums) >= 2 * _MAX_SUMS:
+            key = Event(event.event, event.allowed, "")
+        self._sums.setdefault(key, _Sum()).count += 1
+
+    def stop(self) -> None:
+        """Write what is left, and end."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+            self._take_sums()
+            self._append(self._take_lines())
+            self.is_on = False
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_S)
+            if self._sums and monotonic() >= self._sums_at:
+                self._take_sums()
+            if self._lines:
+                await asyncio.to_thread(self._append, self._take_lines())
+
+    def _take_lines(self) -> bytes:
+        lines, self._lines = self._lines, []
+        return b"".join(lines)
+
+    def _take_sums(self) -> None:
+        for event, summed in self._sums.items():
+            self._lines.append(self._line(event, _now_ms(), summed))
+        self._sums = {}
+        self._sums_at = monotonic() + _SUM_S
+
+    def _line(self, event: Event, now_ms: int, summed: _Sum | None = None) -> bytes:
+        fields: dict[str, object] = {"time_ms": now_ms, "process": self._process}
+        for name, value in event._asdict().items():
+            if value != "":
+                fields[name] = value[:_MAX_TEXT] if isinstance(value, str) else value
+        if summed is not None:
+            fields |= {"count": summed.count, "since_ms": summed.first}
+        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+
+    # --- in a thread
+
+    def _append(self, data: bytes) -> None:
+        """Append lines to the newest file, and begin another one when it is full. Logs what fails."""
+        if not data:
+            return
+        path = self._path(0)
+        try:
+            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                if path.stat().st_size >= self._config.file_bytes:
+                    self._rotate()
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            with os.fdopen(descriptor, "ab", buffering=0) as file:
+                file.write(data)
+        except OSError as error:
+            self._throttled_log.warning("audit", f"the audit log loses events: cannot write {path}: {error.strerror}")
+
+    def _rotate(self) -> None:
+        for number in range(self._config.files - 1, 0, -1):
+            with suppress(FileNotFoundError):
+                self._path(number - 1).replace(self._path(number))
+        if self._config.files == 1:
+            self._path(0).unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        """The file with this number; 0 is the newest."""
+        suffix = f".{number}" if number else ""
+        return Path(self._config.folder, f"audit-{self._process}{suffix}{ENDING}")
+
+
+def _now_ms() -> int:
+    return int(time() * 1000)

@@ -1,0 +1,219 @@
+"""The audit log: what is in it, what is not, and that it is bounded."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import grpc
+import pytest
+
+from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed
+from cloud_sdk.errors import Unauthenticated
+from gateway.auth.audit import ADMINISTRATION, AUTHENTICATION, AUTHORIZATION, AuditLog, Event
+from gateway.config.audit import AuditConfig
+from gateway.management.audit import AuditService
+from gateway.management.proto import management_pb2 as pb
+from gateway.management.rights import NODE_USER
+from gateway.node.node import Node
+from gateway.rocketmq.proto import rocketmq_pb2 as rocket
+from gateway.rpc.status import RequestError
+from tests.gateway.conftest import MakeNode
+from tests.gateway.management.world import BY_NAME, OPERATOR, PASSWORD, Refused, World
+from tests.gateway.mqtt import wire
+from tests.gateway.people import login, scram, set_rules, set_user
+from tests.gateway.raw import PUBACK
+from tests.waiting import until
+
+DENIED = Event(AUTHORIZATION, False, "PUB", "topic:x", "alice", "c", "192.0.2.7")
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    """All events of all files, by time."""
+    texts = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return sorted(map(json.loads, texts), key=lambda each: each["time_ms"])
+
+
+@pytest.fixture
+async def node(make_node: MakeNode, tmp_path: Path) -> Node:
+    made = await make_node(
+        audit__folder=str(tmp_path / "audit"),
+        mqtt__auth=["password", "scram"],
+        grpc__auth=["password"],
+        http__auth=["password"],
+    )
+    await set_user(made, "alice", b"wonderland")
+    await set_user(made, OPERATOR, PASSWORD.encode())
+    await set_rules(made, "alice", "allow both home/#", "deny publish away/#", "deny SUB group:$share/shut/*")
+    return made
+
+
+async def noted(folder: Path, **wanted: object) -> dict[str, object]:
+    """The one event that has these fields, as soon as it is written."""
+    found: list[dict[str, object]] = []
+
+    def is_there() -> bool:
+        found[:] = [each for each in lines(folder) if wanted.items() <= each.items()]
+        return bool(found)
+
+    await until(is_there)
+    assert len(found) == 1, found
+    return found[0]
+
+
+async def test_devices_are_in_the_audit_log(node: Node, tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    client, _ = await login(node.ports.mqtt, b"alice", b"wonderland", 5, b"c")
+    await login(node.ports.mqtt, b"mallory", b"guess-of-mallory", 5, b"m")
+    await scram(node.ports.mqtt, b"alice", b"wonderland", b"s")
+    event = await noted(folder, event=AUTHENTICATION, client="c")
+    assert (event["allowed"], event["user"], event["source"], event["process"]) == (True, "alice", "127.0.0.1", "node")
+    event = await noted(folder, event=AUTHENTICATION, client="m")
+    assert (event["allowed"], event["user"], event["why"]) == (False, "mallory", "wrong user name or password")
+    assert (await noted(folder, event=AUTHENTICATION, client="s"))["allowed"]
+    await client.publish(b"home/x", b"the payload")
+    client.send(wire.publish(5, b"away/x", b"the payload", 1, 1))
+    await client.expect(PUBACK)
+    assert await client.subscribe((b"away/#", 1)) == b"\x87"
+    event = await noted(folder, action="PUB")
+    assert (event["event"], event["allowed"], event["resource"]) == (AUTHORIZATION, False, "topic:away/x")
+    assert (event["user"], event["client"], event["source"]) == ("alice", "c", "127.0.0.1")
+    assert event["rule"] == "deny publish away/#"
+    event = await noted(folder, action="SUB")
+    assert event["resource"] == "topic:away/#"
+    assert "rule" not in event  # none allows it
+    assert await client.subscribe((b"$share/shut/home/#", 1)) == b"\x87"
+    event = await noted(folder, resource="topic:$share/shut/home/#")
+    assert event["rule"] == "deny SUB group:$share/shut/*"
+    text = "".join(path.read_text() for path in folder.iterdir())
+    for secret in ("wonderland", "guess-of-mallory", "the payload"):
+        assert secret not in text
+
+
+async def test_services_are_in_the_audit_log(node: Node, tmp_path: Path) -> None:
+    folder, where = tmp_path / "audit", f"127.0.0.1:{node.ports.grpc}"
+    async with Client(where, retry_seconds=0, credentials=Credentials("alice", "wonderland")) as alice:
+        await alice.send("home/x", b"x")
+        await alice.send("home/x", b"x")  # known by now
+        with pytest.raises(InvalidArgument):
+            await alice.send("away/x", b"x")
+        with pytest.raises(NotAllowed):
+            await alice.partitions("away")
+    async with Client(where, retry_seconds=0, credentials=Credentials("alice", "guess")) as wrong:
+        with pytest.raises(Unauthenticated):
+            await wrong.partitions("home")
+    event = await noted(folder, event=AUTHENTICATION, action="grpc", allowed=True)
+    assert (event["user"], event["source"]) == ("alice", "127.0.0.1")
+    assert (await noted(folder, event=AUTHENTICATION, action="grpc", allowed=False))["user"] == "alice"
+    assert (await noted(folder, action="PUB"))["resource"] == "topic:away/x"
+    event = await noted(folder, action="Partitions")
+    assert (event["resource"], event["user"]) == ("topic:away", "alice")
+    metadata = (("authorization", Credentials("alice", "wonderland").header()), ("x-mq-client-id", "shop"))
+    async with grpc.aio.insecure_channel(where) as channel:
+        sends = channel.unary_unary(
+            "/apache.rocketmq.v2.MessagingService/SendMessage", rocket.SendMessageRequest.SerializeToString
+        )
+        message = rocket.Message(topic=rocket.Resource(name="shut"), body=b"x")
+        message.system_properties.message_id, message.system_properties.message_type = "01", rocket.NORMAL
+        await sends(rocket.SendMessageRequest(messages=[message]), metadata=metadata)
+    assert (await noted(folder, action="PUB", resource="topic:shut"))["user"] == "alice"
+
+
+async def test_administration_is_in_the_audit_log(node: Node, tmp_path: Path) -> None:
+    world, folder = World(node), tmp_path / "audit"
+    await set_rules(node, OPERATOR, "allow CREATE,LIST cluster:access", "allow LIST cluster:audit")
+    request = pb.CreateUserRequest(name="new", password="a new secret")
+    await world.over_http(BY_NAME["CreateUser"], request)
+    with pytest.raises(Refused):
+        await world.over_http(BY_NAME["SetRules"], pb.SetRulesRequest(user="new", rules=["allow both #"]))
+    await world.over_http(BY_NAME["ListUsers"], pb.ListUsersRequest())  # a look leaves no trace
+    event = await noted(folder, action="Access.CreateUser")
+    assert (event["event"], event["allowed"], event["user"]) == (ADMINISTRATION, True, OPERATOR)
+    assert (event["source"], event["resource"]) == ("127.0.0.1", "'access' 'new'")
+    event = await noted(folder, action="Access.SetRules")
+    assert not event["allowed"]
+    assert "the right to UPDATE cluster:access" in str(event["why"])
+    reply = await world.over_http(BY_NAME["ListAudit"], pb.ListAuditRequest(event=ADMINISTRATION))
+    assert isinstance(reply, pb.ListAuditReply)
+    assert [each.action for each in reply.events] == ["Access.CreateUser", "Access.SetRules"]
+    reply = await world.over_http(BY_NAME["ListAudit"], pb.ListAuditRequest(user=OPERATOR, denied=True))
+    assert isinstance(reply, pb.ListAuditReply)
+    assert [each.action for each in reply.events] == ["Access.SetRules"]
+    assert "a new secret" not in "".join(path.read_text() for path in folder.iterdir())
+
+
+async def test_a_flood_is_summed(tmp_path: Path) -> None:
+    audit = AuditLog(AuditConfig(str(tmp_path), max_rate=10), "node")
+    for number in range(5000):
+        audit.note(DENIED._replace(resource=f"topic:{number}", client=f"c{number}", source=f"192.0.2.{number % 4}"))
+    audit.stop()
+    found = lines(tmp_path)
+    single = [each for each in found if "count" not in each]
+    summed = [each for each in found if "count" in each]
+    assert 10 <= len(single) < 1000
+    assert len(summed) == 4
+    assert len(single) + sum(int(str(each["count"])) for each in summed) == 5000
+    assert {(each["user"], each["action"]) for each in summed} == {("alice", "PUB")}
+    assert all("resource" not in each for each in summed)
+
+
+async def test_sums_are_bounded_too(tmp_path: Path) -> None:
+    audit = AuditLog(AuditConfig(str(tmp_path), max_rate=1), "node")
+    for number in range(20_000):
+        audit.note(DENIED._replace(user=f"u{number}", action=f"a{number}"))
+    audit.stop()
+    found = lines(tmp_path)
+    assert len(found) < 1200
+    assert sum(int(str(each.get("count", 1))) for each in found) == 20_000
+
+
+async def test_files_have_a_bounded_size_and_number(tmp_path: Path) -> None:
+    config = AuditConfig(str(tmp_path / "a" / "b"), file_bytes=1000, files=3, max_rate=100_000)
+    for _ in range(20):
+        audit = AuditLog(config, "g/1")
+        for number in range(10):
+            audit.note(DENIED._replace(resource="x" * 10_000, request=str(number)))
+        audit.stop()
+    files = sorted(path.name for path in (tmp_path / "a" / "b").iterdir())
+    assert files == ["audit-g-1.1.jsonl", "audit-g-1.2.jsonl", "audit-g-1.jsonl"]
+    assert all(path.stat().st_size < 10_000 for path in (tmp_path / "a" / "b").iterdir())
+    assert all(path.stat().st_mode & 0o777 == 0o640 for path in (tmp_path / "a" / "b").iterdir())
+    assert all(len(str(each["resource"])) == 256 for each in lines(tmp_path / "a" / "b"))
+
+
+async def test_a_disk_that_fails_is_logged_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING):
+        audit = AuditLog(AuditConfig(str(tmp_path / "file" / "x")), "node")
+        for _ in range(2):
+            audit.note(DENIED)
+            await until(lambda: not audit._lines)
+        audit.stop()
+    await asyncio.sleep(0)
+    assert caplog.text.count("the audit log loses events") == 1
+
+
+async def test_without_a_folder_there_is_none() -> None:
+    audit = AuditLog(AuditConfig(), "node")
+    audit.note(DENIED)
+    audit.stop()
+    with pytest.raises(RequestError, match=r"audit\.folder says where"):
+        await AuditService("").list_audit(pb.ListAuditRequest(), NODE_USER)
+
+
+async def test_events_are_found_by_time_across_files_and_processes(tmp_path: Path) -> None:
+    for process, times in (("one", (1000, 3000)), ("two", (2000, 4000))):
+        texts = [
+            json.dumps({"time_ms": at, "event": AUTHORIZATION, "allowed": False, "action": str(at)}) for at in times
+        ]
+        (tmp_path / f"audit-{process}.jsonl").write_text("cut off\n" + "\n".join(texts) + '\n{"time')
+    service = AuditService(str(tmp_path))
+
+    async def actions(**fields: object) -> list[str]:
+        request = pb.ListAuditRequest(**fields)  # type: ignore[arg-type]
+        return [event.action for event in (await service.list_audit(request, NODE_USER)).events]
+
+    assert await actions() == ["1000", "2000", "3000", "4000"]
+    assert await actions(limit=2) == ["3000", "4000"]
+    assert await actions(since_ms=2000, until_ms=4000) == ["2000", "3000"]
+    assert await actions(user="alice") == []
