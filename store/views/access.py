@@ -16,7 +16,7 @@ _USERS: Final = b"U"
 _RULES: Final = b"A"  # by user; the rules for everybody have the empty name
 
 _STATES: Final = b"E"  # by user, if it is not the usual one
-_ROLES: Final = b"O"
+_ROLES: Final = b"L"
 
 _USER_ROW: Final = Struct(">I32s32s")  # iterations, stored key, server key; the salt follows
 _COUNT: Final = Struct(">H")  # of names; each follows with its length

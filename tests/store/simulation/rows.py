@@ -282,7 +282,7 @@ def _add_access(rows: dict[bytes, bytes], model: Model) -> None:
     for name, state in model.access.states.items():
         rows[b"E" + name] = bytes([state.is_super | state.is_disabled << 1]) + _names_row(state.roles)
     for name, role in model.access.roles.items():
-        rows[b"O" + name] = _names_row(role.inherits) + b"".join(map(_rule_row, role.rules))
+        rows[b"L" + name] = _names_row(role.inherits) + b"".join(map(_rule_row, role.rules))
 
 
 def _names_row(names: tuple[bytes, ...]) -> bytes:
