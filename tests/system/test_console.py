@@ -4,6 +4,7 @@ With `CONSOLE_SCREENSHOTS=docs/images` it writes the pictures of docs/console.md
 """
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -179,7 +180,8 @@ class Person:
 
     def wait_for_sample(self) -> None:
         """Wait until the overview shows traffic."""
-        self.page.wait_for_function("document.querySelector('[data-latest=messages_stored]').textContent !== '0'")
+        shown = self.page.locator("[data-latest=messages_stored]")
+        shown.filter(has_not_text=re.compile(r"^0$")).wait_for()
 
     def close(self) -> None:
         self._context.close()
