@@ -2,7 +2,7 @@
 
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
-from gateway.config.config import MqttConfig
+from gateway.config.mqtt import MqttConfig
 from gateway.connection.connection import Connection
 from gateway.mqtt.encode import ConnackProperties, connack
 from gateway.mqtt.packets import MQTT_5, Connect

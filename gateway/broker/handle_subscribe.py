@@ -10,7 +10,7 @@ from gateway.broker.session_checkpoint import (
     records_of_unsubscribed,
     records_without,
 )
-from gateway.config.config import MqttConfig
+from gateway.config.mqtt import MqttConfig
 from gateway.connection.connection import Connection
 from gateway.connection.handle_publish import PACKET_ID_IN_USE
 from gateway.delivery.catch_up import CatchUp

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from gateway.auth.refusal import ClientRefused
-from gateway.config.config import MqttConfig
+from gateway.config.mqtt import MqttConfig
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.weighted import Weighted, one_of
 

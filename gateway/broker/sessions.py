@@ -26,7 +26,7 @@ from gateway.broker.session_checkpoint import SessionCheckpoint, last_records, r
 from gateway.broker.session_restore import SessionRestore
 from gateway.broker.sys_topics import SysTopics
 from gateway.broker.wills import Wills, will_message, will_set
-from gateway.config.config import MqttConfig
+from gateway.config.mqtt import MqttConfig
 from gateway.connection.connection import Connection
 from gateway.connection.enhanced_auth import EnhancedAuthentication
 from gateway.delivery.catch_up import CatchUp

@@ -1,16 +1,17 @@
 """Settings of a node that shares its log with other nodes: the table `[cluster]`."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from gateway.config.limits import bounded, check_table
+from gateway.config.limits import bounded, check_table, setting
 from gateway.config.listeners import parse_address
 from gateway.config.split import check_listen
 
 Options = dict[str, str | int | float | bool]
 
+_NO_OPTIONS: Final[Options] = {}
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _SCHEMES: Final = ("s3", "gs", "az", "file", "nats", "tls")  # as `store.cluster.engines` knows them
 
@@ -19,17 +20,20 @@ _SCHEMES: Final = ("s3", "gs", "az", "file", "nats", "tls")  # as `store.cluster
 class ClusterConfig:
     """A node of several with one log. Without `log` the node is none."""
 
-    log: str = ""  # where the shared log is: "s3://bucket/prefix", "nats://host:4222,host:4222/stream", …
-    name: str = ""  # of this node; no two nodes have the same
-    listen: str = ""  # where this node's store listens for the gateways of other nodes: "host:port"
-    advertise: str = ""  # the address by which other nodes reach `listen`; "": `listen` itself
-    site: str = ""  # where the node is: other sites stand by while a node of this one has the log
-    weight: int = bounded(1, 0, 100)  # how many clients are sent to this node, compared with the others
-    # Seconds without a sign of the leader after which another node leads.
-    leader_timeout_s: int = bounded(3, 1, 300)
-    poll_ms: int = bounded(50, 1, 10_000)  # between two looks of a follower for something new
-    snapshot_bytes: int = bounded(512 << 20, 1 << 20, 1 << 50)  # of log between two snapshots for nodes that join
-    options: Options = field(default_factory=dict)  # of the log's service: credentials, replicas, …
+    log: str = setting("", "Where the shared log is: `s3://bucket/prefix`, `nats://host:4222,host:4222/stream`, …")
+    name: str = setting("", "The name of this node. No two nodes have the same.")
+    listen: str = setting("", "Where this node's store listens for the gateways of other nodes: `host:port`.")
+    advertise: str = setting("", "The address by which other nodes reach `listen`. Empty: `listen` itself.")
+    site: str = setting("", "Where the node is. Other sites stand by while a node of this one has the log.")
+    weight: int = bounded(1, 0, 100, "How many clients are sent to this node, compared with the others.")
+    leader_timeout_s: int = bounded(
+        3, 1, 300, "Time without a sign of the leader after which another node leads.", "seconds"
+    )
+    poll_ms: int = bounded(50, 1, 10_000, "Time between two looks of a follower for something new.", "milliseconds")
+    snapshot_bytes: int = bounded(
+        512 << 20, 1 << 20, 1 << 50, "Length of the log between two snapshots for nodes that join.", "bytes"
+    )
+    options: Options = setting(_NO_OPTIONS, "Options of the log's service: credentials, replicas, …")
 
     @property
     def address(self) -> str:

@@ -1,27 +1,49 @@
-"""Settings that declare which values they may have, and the check of a table of settings."""
+"""Settings that declare what they do, which values they may have, and whether they can change while a node runs.
 
+`gateway.config.reference` writes the reference of all settings from these declarations.
+"""
+
+from copy import deepcopy
 from dataclasses import field, fields
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
-def bounded(default: int, low: int, high: int) -> int:
+def setting(default: T, about: str, *, live: bool = False) -> T:
+    """Any value of the type of the default.
+
+    about: what the setting does, in one or more sentences. live: a node that reads its configuration again takes the
+    new value; otherwise it needs a restart.
+    """
+    return _field(default, about, live)
+
+
+def bounded(default: int, low: int, high: int, about: str, unit: str = "", *, live: bool = False) -> int:
     """A whole number from `low` to `high`."""
-    return field(default=default, metadata={"low": low, "high": high})
+    return _field(default, about, live, low=low, high=high, unit=unit)
 
 
-def one_of(default: str, *others: str) -> str:
+def one_of(default: str, *others: str, about: str, live: bool = False) -> str:
     """One of several texts."""
-    return field(default=default, metadata={"choices": (default, *others)})
+    return _field(default, about, live, choices=(default, *others))
 
 
-def any_of(default: list[str], *choices: str) -> list[str]:
+def any_of(default: list[str], *choices: str, about: str) -> list[str]:
     """A list of some of the choices. It may be empty only if its default is."""
-    return field(default_factory=lambda: [*default], metadata={"choices": choices, "may_be_empty": not default})
+    return _field(default, about, live=False, choices=choices, may_be_empty=not default)
 
 
-def addresses() -> list[str]:
+def addresses(about: str) -> list[str]:
     """A list of addresses, which may be one text with commas in between."""
-    return field(default_factory=list, metadata={"has_commas": True})
+    return _field([], about, live=False, has_commas=True)
+
+
+def _field(default: T, about: str, live: bool, **limits: object) -> T:
+    metadata = {"about": about, "live": live, **limits}
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: deepcopy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def check_table(table: Any) -> str:

@@ -1,49 +1,61 @@
 """Settings of a listener: one table of `[[mqtt.listeners]]`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
-from gateway.config.limits import any_of, bounded, check_table, one_of
+from gateway.config.limits import any_of, bounded, check_table, one_of, setting
 
 PLAIN: Final = ("mqtt", "ws")
 WAYS: Final = ("anonymous", "password", "scram", "certificate")
+_NO_PATH: Final[Path | None] = None
+_NO_TEXTS: Final[list[str]] = []
 
 
 @dataclass(slots=True)
 class CertificateConfig:
     """A certificate that a listener shows."""
 
-    file: Path = Path()  # PEM: the certificate and its chain
-    key: Path = Path()  # PEM, without a password
-    names: list[str] = field(default_factory=list)  # server names (SNI) that it is for: "a.example", "*.a.example"
+    file: Path = setting(Path(), "A PEM file with the certificate and its chain.")
+    key: Path = setting(Path(), "A PEM file with the key, without a password.")
+    names: list[str] = setting(
+        _NO_TEXTS, "Server names (SNI) that the certificate is for: `a.example`, `*.a.example`. The first needs none."
+    )
+
+
+_NO_CERTIFICATES: Final[list[CertificateConfig]] = []
 
 
 @dataclass(slots=True)
 class ListenerConfig:
     """A listener. A limit of 0 means the one in `[mqtt]`."""
 
-    address: str = ""  # "host:port", "[IPv6]:port" or "unix:/path"; port 0: a free one
-    name: str = ""  # for the ready line, logs and metrics
-    protocol: str = one_of("mqtt", "mqtts", "ws", "wss")  # "mqtt", "mqtts" (TLS), "ws" (WebSocket), "wss"
-    mode: str = "600"  # permissions of a Unix socket, octal
-    auth: list[str] = any_of([], *WAYS)  # as `mqtt.auth`, which applies if this is empty
-    acl_default: str = one_of("", "allow", "deny")  # as `mqtt.acl_default`
-    client_ids: str = one_of("", "any", "user")  # as `mqtt.client_ids`
-    max_connections: int = bounded(0, 0, 10_000_000)  # of this listener
-    max_packet_size: int = 0  # bytes
-    connect_rate: int = bounded(0, 0, 1_000_000)  # connections per second
-    publish_rate: int = bounded(0, 0, 10_000_000)  # messages per second and connection
-    connect_timeout: int = bounded(0, 0, 3600)  # seconds for the PROXY header, TLS and CONNECT
-    certificates: list[CertificateConfig] = field(default_factory=list)  # the first one is also for all other names
-    client_certificate: str = one_of("none", "optional", "required")
-    client_ca: Path | None = None  # PEM: trusted authorities of client certificates
-    # Take the client id from the certificate: "cn" or (first) "san"; "": from CONNECT.
-    client_id_from: str = one_of("", "cn", "san")
-    user_name_from: str = one_of("", "cn", "san")  # take the user name from the certificate, likewise
-    proxy_protocol: bool = False  # connections begin with a PROXY header (version 1 or 2)
-    trusted_proxies: list[str] = field(default_factory=list)  # addresses and networks of proxies
+    address: str = setting("", "`host:port`, `[IPv6]:port` or `unix:/path`. Port 0: a free one.")
+    name: str = setting("", "A name for the ready line, logs and metrics.")
+    protocol: str = one_of("mqtt", "mqtts", "ws", "wss", about="MQTT over TCP, TLS, WebSocket, or WebSocket over TLS.")
+    mode: str = setting("600", "The permissions of a Unix socket, octal.")
+    auth: list[str] = any_of([], *WAYS, about="As `mqtt.auth`, which applies if this is empty.")
+    acl_default: str = one_of("", "allow", "deny", about="As `mqtt.acl_default`, which applies if this is empty.")
+    client_ids: str = one_of("", "any", "user", about="As `mqtt.client_ids`, which applies if this is empty.")
+    max_connections: int = bounded(0, 0, 10_000_000, "Connections of this listener.", live=True)
+    max_packet_size: int = bounded(0, 0, 256 * 1024 * 1024, "The largest packet that a client may send.", "bytes")
+    connect_rate: int = bounded(0, 0, 1_000_000, "Connections that are accepted.", "per second", live=True)
+    publish_rate: int = bounded(
+        0, 0, 10_000_000, "Messages that a connection may publish.", "messages per second", live=True
+    )
+    connect_timeout: int = bounded(0, 0, 3600, "Time for the PROXY header, TLS and CONNECT.", "seconds", live=True)
+    certificates: list[CertificateConfig] = setting(
+        _NO_CERTIFICATES, "The certificates to show. The first one is also for names that no other has."
+    )
+    client_certificate: str = one_of("none", "optional", "required", about="Whether clients show a certificate.")
+    client_ca: Path | None = setting(_NO_PATH, "A PEM file with the trusted authorities of client certificates.")
+    client_id_from: str = one_of(
+        "", "cn", "san", about="Take the client id from the certificate: its `cn` or first `san`. Empty: from CONNECT."
+    )
+    user_name_from: str = one_of("", "cn", "san", about="Take the user name from the certificate, likewise.")
+    proxy_protocol: bool = setting(False, "Connections begin with a PROXY header, version 1 or 2.")
+    trusted_proxies: list[str] = setting(_NO_TEXTS, "Addresses and networks of proxies whose headers are trusted.")
 
     @property
     def is_tls(self) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from gateway.config.limits import addresses, bounded, check_table, one_of
+from gateway.config.limits import addresses, bounded, check_table, one_of, setting
 from gateway.config.listeners import parse_address
 
 _MAX_GATEWAYS: Final = 64  # that one process supervises
@@ -14,22 +14,34 @@ _MAX_GATEWAYS: Final = 64  # that one process supervises
 class SplitConfig:
     """A store and its gateways in separate processes."""
 
-    # "both": everything in this process; "store", "gateway": only that side.
-    role: str = one_of("both", "store", "gateway")
-    listen: str = ""  # of a store: where it listens for gateways, "host:port" or "unix:/path"
-    # Of a gateway: where its store listens. Several: where the nodes with its log are, of which one leads.
-    store: list[str] = addresses()
-    place: str = ""  # of a gateway: its name. A new gateway of the same name replaces it. "": a unique name
-    # Gateway processes to start and supervise, and one for the store; 0: none.
-    gateways: int = bounded(0, 0, _MAX_GATEWAYS)
-    share_ports: bool = False  # gateways on one machine listen on the same ports
-    grace_s: int = bounded(30, 1, 3600)  # for a gateway to reconnect to its store
-    # Commits that a gateway is notified of. "routed": those that its clients want; "broadcast": all.
-    notify: str = one_of("routed", "broadcast")
-    # Mutual TLS between a store and a gateway over TCP: three PEM files, or none.
-    certificate: str = ""  # with its chain
-    key: str = ""  # without a password
-    ca: str = ""  # the authority of the other side's certificate, which gives full access to the store
+    role: str = one_of("both", "store", "gateway", about="What this process runs: everything, or only one side.")
+    listen: str = setting("", "Of a store: where it listens for gateways, `host:port` or `unix:/path`.")
+    store: list[str] = addresses(
+        "Of a gateway: where its store listens. Several: where the nodes with its log are, of which one leads."
+    )
+    place: str = setting(
+        "", "Of a gateway: its name. A new gateway of the same name replaces it. Empty: a unique name."
+    )
+    gateways: int = bounded(
+        0, 0, _MAX_GATEWAYS, "Gateway processes to start and supervise, and one for the store. 0: one process for all."
+    )
+    share_ports: bool = setting(False, "Gateways on one machine listen on the same ports.")
+    grace_s: int = bounded(30, 1, 3600, "Time for a gateway to reconnect to its store.", "seconds")
+    notify: str = one_of(
+        "routed",
+        "broadcast",
+        about="Commits that a gateway is notified of: those that its clients want, or all.",
+    )
+    certificate: str = setting(
+        "",
+        "Mutual TLS between a store and a gateway over TCP: a PEM file with the certificate and its chain. Empty: no"
+        " TLS.",
+    )
+    key: str = setting("", "A PEM file with the key of the certificate, without a password.")
+    ca: str = setting(
+        "",
+        "A PEM file with the authority of the other side's certificate, which gives full access to the store.",
+    )
 
 
 def check(split: SplitConfig, is_clustered: bool) -> str:

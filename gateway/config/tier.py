@@ -1,26 +1,38 @@
-"""Settings of the object store that old segments of the log go to: the table `[tier]`."""
+"""Settings of the object store that old segments of the log go to: the table `[tier]`.
 
-from dataclasses import dataclass, field
+The names are those of `store.config.TierConfig`.
+"""
+
+from dataclasses import dataclass
 from typing import Final
 
 from gateway.config.cluster import ClusterConfig, Options
-from gateway.config.limits import bounded, check_table
+from gateway.config.limits import bounded, check_table, setting
 
 _SCHEMES: Final = ("s3", "gs", "az", "file")  # as `store.tier.stores` knows them
 CLUSTER: Final = "cluster"
+_NO_OPTIONS: Final[Options] = {}
 
 
 @dataclass(slots=True)
 class TierConfig:
-    """Where old segments go. Without `store` they stay on this node's disk; the same names as `store.config`."""
+    """Where old segments go. Without `store` they stay on this node's disk."""
 
-    # "s3://bucket/prefix", "gs://…", "az://…", "file:///folder"; "cluster": the object store of `cluster.log`
-    store: str = ""
-    # Bytes of the log that stay on this disk too. Older segments are only in the tier.
-    retention_local_bytes: int = bounded(1 << 30, 0, 1 << 60)
-    cache_bytes: int = bounded(64 << 20, 0, 1 << 40)  # blocks of old segments in memory
-    max_reads: int = bounded(4, 1, 64)  # of the tier, in threads at a time
-    options: Options = field(default_factory=dict)  # of the object store: endpoint, region, credentials, …
+    store: str = setting(
+        "",
+        "Where the objects are: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///folder`, or `cluster` for the object"
+        " store of `cluster.log`. Empty: there is no tier.",
+    )
+    retention_local_bytes: int = bounded(
+        1 << 30,
+        0,
+        1 << 60,
+        "What stays of the log on this disk too. Older segments are only in the tier.",
+        "bytes",
+    )
+    cache_bytes: int = bounded(64 << 20, 0, 1 << 40, "Blocks of old segments in memory.", "bytes")
+    max_reads: int = bounded(4, 1, 64, "Reads of the tier at a time, each in a thread.")
+    options: Options = setting(_NO_OPTIONS, "Options of the object store: endpoint, region, credentials, …")
 
 
 def check(tier: TierConfig, log: str) -> str:

@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
-from gateway.config.config import HttpConfig
+from gateway.config.services import HttpConfig
 from gateway.http.call_metrics import HttpMetrics
 from gateway.http.cluster_state import ClusterState
 from gateway.http.exposition import Collector, Exposition

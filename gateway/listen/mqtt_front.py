@@ -9,7 +9,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import cast
 
-from gateway.config.config import MqttConfig
+from gateway.config.mqtt import MqttConfig
 from gateway.connection.callbacks import RequestCallbacks
 from gateway.connection.connection import Connection
 from gateway.connection.handle_publish import AppendQueue

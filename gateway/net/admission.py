@@ -4,8 +4,8 @@ import logging
 from enum import Enum
 from time import monotonic
 
-from gateway.config.config import MqttConfig
 from gateway.config.listeners import ListenerConfig
+from gateway.config.mqtt import MqttConfig
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.token_bucket import TokenBucket
 from gateway.observe.throttled_log import ThrottledLog

@@ -11,7 +11,7 @@ from cloud_sdk.proto.sluice_pb2_grpc import add_SluiceServicer_to_server
 from gateway.auth.access_keys import AccessKeys
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
-from gateway.config.config import GrpcConfig
+from gateway.config.services import GrpcConfig
 from gateway.management.grpc_api import handlers
 from gateway.management.surface import Management
 from gateway.net.descriptors import room_for_services

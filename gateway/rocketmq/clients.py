@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from gateway.config.config import GroupConfig
+from gateway.config.services import GroupConfig
 from gateway.rocketmq.access import ClientKey
 from gateway.rocketmq.messages import StoredMessage
 from gateway.rocketmq.names import group_name, parent_of_topic, resource_of

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gateway.config.config import MqttConfig
+from gateway.config.mqtt import MqttConfig
 from gateway.observe.counters import Counters
 from gateway.observe.throttled_log import log_failure
 from gateway.session.session import Session

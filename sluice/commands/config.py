@@ -1,8 +1,10 @@
-"""`sluice config` and `sluice store`: the configuration in force, and the state of the log."""
+"""`sluice config` and `sluice store`: the configuration, in force and in files, and the state of the log."""
 
+import sys
+from pathlib import Path
 from typing import Final
 
-from sluice.console.command import Arguments, Subparsers, add_actions, declare, print_result
+from sluice.console.command import Arguments, Subparsers, UsageError, add_actions, add_json, declare, print_result
 from sluice.console.facts import facts
 from sluice.console.times import format_size
 from sluice.node import management
@@ -12,14 +14,22 @@ _DEFAULT: Final = "default"
 
 
 def add(subparsers: Subparsers) -> None:
-    about = "show the configuration of a running node, and reload its certificates"
+    about = "explain and check the configuration; show that of a running node, and let it read its file again"
     actions = add_actions(declare(subparsers, "config", about, EXAMPLE))
     about = "show all settings in force, and where each comes from; secrets are masked"
     showing = declare(actions, "show", about, EXAMPLE, _show)
     showing.add_argument("--changed", action="store_true", help="only settings that are not the default")
     management.add_arguments(showing)
-    about = "read the certificates again, as SIGHUP does"
+    about = "read the configuration file and the certificates again, as SIGHUP does"
     management.add_arguments(declare(actions, "reload", about, "sluice config reload --data-dir data", _reload))
+    about = "check a configuration file: exit code 0 if it is valid, 1 if not, 2 if it cannot be read"
+    checking = declare(actions, "check", about, "sluice config check /etc/sluice/sluice.toml", _check)
+    checking.add_argument("file", type=Path, metavar="FILE", help="the configuration file")
+    add_json(checking)
+    about = "print all settings with what they do, their range and their default"
+    printing = declare(actions, "reference", about, "sluice config reference > sluice.toml", _reference)
+    text = "a configuration file with comments (toml, the default), or the page docs/configuration.md (markdown)"
+    printing.add_argument("--format", choices=("toml", "markdown"), default="toml", help=text)
     example = "sluice store status --data-dir /var/lib/sluice"
     stores = add_actions(declare(subparsers, "store", "show the state of the log of a running node", example))
     about = "show the range of the log, its segments, retention and damage"
@@ -41,6 +51,28 @@ def _reload(arguments: Arguments) -> int:
 
     management.ask(arguments, "ReloadConfiguration", pb.ReloadConfigurationRequest(), pb.ReloadConfigurationReply)
     print_result(arguments, {"done": "reloaded"}, "reloaded the certificates")
+    return 0
+
+
+def _check(arguments: Arguments) -> int:
+    from gateway.config.config import ConfigError, problems  # noqa: PLC0415
+
+    try:
+        found = problems(arguments.file)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    for line, text in found:
+        where = f"{arguments.file}:{line}" if line else f"{arguments.file}"
+        print_result(arguments, {"file": str(arguments.file), "line": line, "problem": text}, f"{where}: {text}")
+    if not found:
+        print(f"{arguments.file} is valid", file=sys.stderr)
+    return 1 if found else 0
+
+
+def _reference(arguments: Arguments) -> int:
+    from gateway.config import reference  # noqa: PLC0415
+
+    sys.stdout.write(reference.toml() if arguments.format == "toml" else reference.markdown())
     return 0
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cloud_sdk import Client, Decision, Happened, Message
 from gateway.auth.authority import Authority
-from gateway.config.config import GroupConfig, GrpcConfig
+from gateway.config.services import GroupConfig, GrpcConfig
 from gateway.node.rpc_server import RpcServer
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from record import crc32c
