@@ -2,13 +2,18 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from record.layout import HEADER_SIZE, MAX_FRAME
 
 POLICIES: Final = ("fsync", "interval", "shared")
 MAX_MAX_DELIVERIES: Final = 250  # deliveries are counted in a byte
+# The settings that `StoreConfig.with_retention_of` takes over.
+_RETENTION: Final = (
+    *("retention_age_s", "retention_parents", "retention_hours"),
+    *("retention_bytes", "retention_free_bytes", "retention_keep_bytes"),
+)
 _HOURS: Final = re.compile(r"(\d{1,2})-(\d{1,2})", re.ASCII)
 
 
@@ -104,6 +109,10 @@ class StoreConfig:
     def max_record(self) -> int:
         """Bytes of the largest record."""
         return min(self.segment_size, self.max_batch_bytes)
+
+    def with_retention_of(self, other: "StoreConfig") -> "StoreConfig":
+        """These settings, with the limits of retention of others: those that can change while a store is open."""
+        return replace(self, **{name: getattr(other, name) for name in _RETENTION})
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:

@@ -126,6 +126,10 @@ class Engine(LocalStore):
         self._held.start()
         self._retention.start()
 
+    def change_retention(self, config: StoreConfig) -> None:
+        super().change_retention(config)
+        self._retention.change(config)
+
     async def _set_partitions(self, wanted: Mapping[bytes, int]) -> None:
         """Have these parent topics have so many partitions from now on, where they have fewer or no messages yet.
 

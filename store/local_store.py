@@ -155,6 +155,10 @@ class LocalStore(Queries):
         """The damaged ranges [begin, end) of the log that reads skip."""
         return list(self._segments.damaged)
 
+    def change_retention(self, config: StoreConfig) -> None:
+        """Take the limits of retention from this configuration. All other settings stay."""
+        self._config = self._config.with_retention_of(config)
+
     def stats(self) -> StoreStats:
         places, size = self._segments.damaged.size(self._views.begin)
         free_bytes = self._segments.free_bytes()

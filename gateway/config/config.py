@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from ipaddress import ip_address
@@ -21,7 +22,8 @@ from gateway.config.cluster import ClusterConfig
 from gateway.config.cluster import check as check_cluster
 from gateway.config.limits import check_table, one_of, setting
 from gateway.config.lines import line_of, line_of_error, lines_of
-from gateway.config.listeners import check, check_client_ids, parse_address
+from gateway.config.listeners import check as check_listener
+from gateway.config.listeners import check_client_ids, parse_address
 from gateway.config.mqtt import MqttConfig
 from gateway.config.secrets import reveal_secrets
 from gateway.config.services import GrpcConfig, HttpConfig
@@ -53,10 +55,11 @@ DEFAULT = "default"  # the source of a setting that nobody has set
 
 @dataclass(slots=True, frozen=True)
 class Origin:
-    """Where a configuration was read from, beside the environment."""
+    """Where a configuration was read from, beside the environment, and what it was then."""
 
     path: Path | None
     overrides: Mapping[str, object]
+    values: dict[str, Any]  # of all settings: those of a process may differ, since a supervisor gives it other ports
 
 
 @dataclass(slots=True)
@@ -76,8 +79,8 @@ class Config:
     audit: AuditConfig = field(default_factory=AuditConfig)
     # Where each setting that is not a default comes from, by dotted path. No setting itself.
     sources: dict[str, str] = field(default_factory=dict, compare=False)
-    # What `load` was given, to read it again. No setting either.
-    origin: Origin = field(default_factory=lambda: Origin(None, {}), compare=False)
+    # None: `load` has not made it. No setting either.
+    origin: Origin | None = field(default=None, compare=False)
 
     @property
     def http_host(self) -> str:
@@ -96,7 +99,7 @@ def load(
     environ: `os.environ` unless given. Raises ConfigError.
     """
     environ = environ if environ is not None else os.environ
-    config = Config(origin=Origin(path, overrides or {}))
+    config = Config()
     text = _text_of(path) if path is not None else ""
     try:
         for key, value in _flatten(_parse(text, path)):
@@ -106,11 +109,17 @@ def load(
             if override is not None:
                 _set(config, key, override, "the command line")
         reveal_secrets(config.cluster, config.tier, environ)
-        for check_part in _CHECKS:
-            check_part(config)
+        check(config)
     except ConfigError as error:
-        raise _with_line(error, config, text) from None
+        raise _with_line(error, config, str(path), text) from None
+    config.origin = Origin(path, overrides or {}, {key: deepcopy(value_of(config, key)) for key in keys()})
     return config
+
+
+def check(config: Config) -> None:
+    """Check what types do not say. Raises ConfigError."""
+    for part in _CHECKS:
+        part(config)
 
 
 def problems(path: Path) -> list[tuple[int, str]]:
@@ -130,9 +139,9 @@ def problems(path: Path) -> list[tuple[int, str]]:
             _set(config, key, value, str(path))
         except ConfigError as error:
             errors.append(error)
-    for check_part in () if errors else _CHECKS:
+    for part in () if errors else _CHECKS:
         try:
-            check_part(config)
+            part(config)
         except ConfigError as error:
             errors.append(error)
     lines = lines_of(text)
@@ -166,9 +175,9 @@ def _set_from_environment(config: Config, environ: Mapping[str, str]) -> None:
             _set(config, known.get(name, name), text, "the environment", list(known))
 
 
-def _with_line(error: ConfigError, config: Config, text: str) -> ConfigError:
+def _with_line(error: ConfigError, config: Config, path: str, text: str) -> ConfigError:
     """The same error with the line of the file, if it is about a setting of the file."""
-    path, key = str(config.origin.path), error.key
+    key = error.key
     where, named = f" in {path}", str(error)
     setting_of = next((each for each in keys() if key == each or key.startswith((f"{each}.", f"{each}["))), "")
     if where not in named and config.sources.get(setting_of) != path:
@@ -189,6 +198,14 @@ def keys() -> tuple[str, ...]:
         if top.name not in _NO_SETTINGS
         for leaf in (dataclasses.fields(_nested(top.name)) if _nested(top.name) is not None else (None,))
     )
+
+
+def value_of(config: Config, key: str) -> Any:
+    """The value of a setting, or a table, by its dotted path."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
 
 
 def _nested(name: str) -> Any:
@@ -345,7 +362,7 @@ def _check_listeners(config: Config) -> None:
     _require("mqtt.", check_client_ids(mqtt.client_ids, mqtt.auth))
     names = {"mqtt", "ws", "grpc", "http"}
     for number, listener in enumerate(mqtt.listeners):
-        wrong = check(listener) or check_client_ids(
+        wrong = check_listener(listener) or check_client_ids(
             listener.client_ids or mqtt.client_ids,
             listener.auth or mqtt.auth,
             listener.client_certificate == "none" or bool(listener.user_name_from or listener.client_id_from),

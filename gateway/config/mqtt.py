@@ -47,7 +47,7 @@ class MqttConfig:
         0,
         0,
         10_000_000,
-        "Messages that a connection may publish. 0: no limit. A new value is for connections from then on.",
+        "Messages that a connection may publish. 0: no limit.",
         "messages per second",
         live=True,
     )

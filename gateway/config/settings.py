@@ -1,12 +1,12 @@
 """The settings in force, for people: each with its value and where that comes from. Secrets are masked."""
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
-from gateway.config.config import DEFAULT, Config, keys
+from gateway.config.config import DEFAULT, Config, keys, value_of
 
 MASK: Final = "***"
 _SECRETS: Final = frozenset(("cluster.options", "tier.options"))  # tables whose values may be credentials
@@ -25,14 +25,7 @@ class Setting:
 
 def settings_in_force(config: Config) -> list[Setting]:
     """All settings, in the order of the configuration."""
-    tree = asdict(config)
-    return [Setting(key, _shown(key, _value(tree, key)), config.sources.get(key, DEFAULT)) for key in keys()]
-
-
-def _value(tree: dict[str, Any], key: str) -> Any:
-    for name in key.split("."):
-        tree = tree[name]
-    return tree
+    return [Setting(key, _shown(key, value_of(config, key)), config.sources.get(key, DEFAULT)) for key in keys()]
 
 
 def _shown(key: str, value: Any) -> str:

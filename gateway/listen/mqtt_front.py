@@ -62,7 +62,8 @@ class MqttFront:
         self._loop = asyncio.get_running_loop()
         self._flusher = flusher
         self._append_queue = AppendQueue(store, _MAX_UNCOMMITTED)
-        self._limit = min(config.max_connections, room_for_connections(services))
+        self._room = room_for_connections(services)
+        self._limit = min(config.max_connections, self._room)
         self.admissions: list[Admission] = []  # of all listeners
         self.connections: set[Connection] = set()
         self._streams = Streams(self._loop, self.closed) if Streams is not None else None
@@ -80,6 +81,10 @@ class MqttFront:
         stream = self._streams.add(client)
         stream.connection = self.accept(stream, admission, info)
         return True
+
+    def set_limits(self) -> None:
+        """Take the limits of the configuration, which has changed."""
+        self._limit = min(self._config.max_connections, self._room)
 
     def capacity(self, admission: Admission) -> Capacity:
         """Decide about one more connection through a listener."""

@@ -24,6 +24,7 @@ class Listeners:
     def __init__(self, config: Config, front: MqttFront, websocket: WebSocketFront) -> None:
         """Raises TlsError when a certificate or key cannot be used."""
         self._front = front
+        self._config = config
         self._listeners: list[Listener] = []
         for each in configured(config):
             admission = Admission(each, config.mqtt)
@@ -52,6 +53,12 @@ class Listeners:
             await asyncio.gather(self._watching, return_exceptions=True)
         for listener in self._listeners:
             await listener.close()
+
+    def set_limits(self) -> None:
+        """Take the limits of the configuration, which has changed."""
+        for listener, each in zip(self._listeners, configured(self._config), strict=True):
+            listener.admission.set_limits(each, self._config.mqtt)
+        self._front.set_limits()
 
     async def reload(self, *, forced: bool = True) -> None:
         """Read the certificates again. Unless `forced`, only those whose files have changed."""

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.config.config import Config
+from gateway.config.reload import Changes
 from gateway.management.access import AccessService
 from gateway.management.audit import AuditService
 from gateway.management.clients import ClientsService, SessionDirectory
@@ -23,7 +24,7 @@ def areas_of(
     sessions: SessionDirectory,
     limits: RpcLimits,
     config: Config,
-    reload: Callable[[], Awaitable[None]],
+    reload: Callable[[], Awaitable[Changes | None]],
     sources: Sources,
     logins_failed: Mapping[str, int],
 ) -> Areas:

@@ -8,7 +8,8 @@ from typing import Final
 
 import grpc
 
-from gateway.config.config import Config
+from gateway.config.config import Config, ConfigError
+from gateway.config.reload import Changes
 from gateway.config.settings import settings_in_force
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
@@ -43,12 +44,12 @@ class StorageService:
         self,
         store: LocalStore,
         config: Config,
-        reload: Callable[[], Awaitable[None]],
+        reload: Callable[[], Awaitable[Changes | None]],
         sources: Sources,
         logins_failed: Mapping[str, int],
     ) -> None:
-        """reload: reads again what SIGHUP does. sources: figures of devices, by gateway. logins_failed: of services, by
-        front."""
+        """reload: reads the configuration and the certificates of all processes again. sources: figures of devices, by
+        gateway. logins_failed: of services, by front."""
         self._store = store
         self._config = config
         self._reload = reload
@@ -117,14 +118,13 @@ class StorageService:
     async def reload_configuration(
         self, _request: pb.ReloadConfigurationRequest, _manager: Manager
     ) -> pb.ReloadConfigurationReply:
-        if self._config.split.role != "both":
-            text = "this node has several processes: send SIGHUP to the one that started them"
-            raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
         try:
-            await self._reload()
-        except (TlsError, OSError) as error:
+            changes = await self._reload()
+        except (ConfigError, TlsError, OSError) as error:
             raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
-        return pb.ReloadConfigurationReply()
+        if changes is None:
+            return pb.ReloadConfigurationReply()
+        return pb.ReloadConfigurationReply(changed=changes.live, needs_restart=changes.waiting)
 
 
 def _sum(sources: Iterable[Mapping[str, int]], names: Sequence[str]) -> int:

@@ -39,13 +39,8 @@ class Admission:
     """The limits and counters of one listener."""
 
     def __init__(self, listener: ListenerConfig, mqtt: MqttConfig) -> None:
-        now = monotonic()
-        rate = listener.connect_rate or mqtt.connect_rate
         self.name = listener.name
-        self.max_connections = listener.max_connections or mqtt.max_connections
         self.max_packet_size = listener.max_packet_size or mqtt.max_packet_size  # bytes
-        self.publish_rate = listener.publish_rate or mqtt.publish_rate  # messages a second; 0: no limit
-        self.connect_timeout = listener.connect_timeout or mqtt.connect_timeout  # seconds
         self.auth = frozenset(listener.auth or mqtt.auth)  # ways to authenticate
         by_default = listener.acl_default or mqtt.acl_default
         self.allows_by_default = by_default == "allow" or (not by_default and self.auth == {"anonymous"})
@@ -61,11 +56,23 @@ class Admission:
         self.refused_proxy: int = 0  # no valid PROXY header from a trusted proxy
         self.refused_tls: int = 0  # the handshake failed
         self.refused_late: int = 0  # no CONNECT in time
+        self._rate = -1  # connections a second, of the two buckets
+        self.set_limits(listener, mqtt)
+        self._throttled_log = ThrottledLog(log, f"listener {listener.name}: ")
+
+    def set_limits(self, listener: ListenerConfig, mqtt: MqttConfig) -> None:
+        """Take the limits that can change while the node runs."""
+        self.max_connections = listener.max_connections or mqtt.max_connections
+        self.publish_rate = listener.publish_rate or mqtt.publish_rate  # messages a second; 0: no limit
+        self.connect_timeout = listener.connect_timeout or mqtt.connect_timeout  # seconds
+        rate, now = listener.connect_rate or mqtt.connect_rate, monotonic()
+        if rate == self._rate:
+            return
+        self._rate = rate
         # Twice the rate is accepted: one half is served, the other is told that it comes too fast. The rest waits in
         # the kernel, where it costs nothing.
         self._served = TokenBucket(rate, rate, now) if rate else None
         self._answered = TokenBucket(rate, rate, now) if rate else None
-        self._throttled_log = ThrottledLog(log, f"listener {listener.name}: ")
 
     def wait(self, now: float) -> float:
         """Seconds during which nothing is to be accepted."""

@@ -58,7 +58,7 @@ class FlowControl(WriteBuffer):
         """Count the messages of one read. Pause reading while they are more than the listener's publish rate allows."""
         now = monotonic()
         rate = self.admission.publish_rate
-        if self.publish_rate is None:
+        if self.publish_rate is None or self.publish_rate.rate != rate:
             self.publish_rate = TokenBucket(rate, rate, now)
         wait = self.publish_rate.spend(published, now)
         if wait and not self.rate_limited and not self.closed:

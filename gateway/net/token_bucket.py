@@ -4,11 +4,11 @@
 class TokenBucket:
     """Gains `rate` tokens a second, up to `burst` tokens."""
 
-    __slots__ = ("_burst", "_rate", "_then", "_tokens")
+    __slots__ = ("_burst", "_then", "_tokens", "rate")
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         """Start full. rate: above 0. now: seconds of a monotonic clock."""
-        self._rate = rate
+        self.rate = rate
         self._burst = burst
         self._tokens = burst
         self._then = now
@@ -25,13 +25,13 @@ class TokenBucket:
         """Spend `count` tokens, on credit if needed. Returns the seconds until the debt is paid."""
         self._fill(now)
         self._tokens -= count
-        return max(0.0, -self._tokens / self._rate)
+        return max(0.0, -self._tokens / self.rate)
 
     def wait(self, now: float) -> float:
         """Seconds until `try_spend` succeeds."""
         self._fill(now)
-        return max(0.0, (1.0 - self._tokens) / self._rate)
+        return max(0.0, (1.0 - self._tokens) / self.rate)
 
     def _fill(self, now: float) -> None:
-        self._tokens = min(self._burst, self._tokens + (now - self._then) * self._rate)
+        self._tokens = min(self._burst, self._tokens + (now - self._then) * self.rate)
         self._then = now

@@ -18,6 +18,7 @@ import msgspec
 from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
+from gateway.config.reload import Changes
 from gateway.config.store import store_config
 from gateway.console.console import Console
 from gateway.http.front import HttpFront, HttpPages
@@ -29,6 +30,7 @@ from gateway.management.surface import Management
 from gateway.net.bind import check_host
 from gateway.node.cluster_member import ClusterMember, DrainOrder
 from gateway.node.ports import Ports
+from gateway.node.reloading import SupervisorLink, change_settings
 from gateway.node.served_store import ServedStore
 from gateway.node.services import manager_of, rpc_limits, warn_of_open_ports
 from gateway.node.store_tls import gateway_tls, store_tls
@@ -53,8 +55,10 @@ _HAND_OVER_S: Final = 2.0  # limit of a request to the shared log when this node
 class ClusteredStoreNode:
     """The store of a clustered node. Start it once, and stop it once. `ended`: it has to be started again."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, supervisor: SupervisorLink | None = None) -> None:
+        """supervisor: see `StoreNode`."""
         self.config = config
+        self._supervisor = supervisor
         self.ended = asyncio.Event()
         self._store: ClusteredStore | None = None
         self._served: ServedStore | None = None  # while this node leads
@@ -112,9 +116,18 @@ class ClusteredStoreNode:
         self._tasks = [loop.create_task(each) for each in (self._run(store), self._change(), member.run())]
         return Ports(-1, -1, -1, http, {"store": config.split.listen, "cluster": cluster.listen})
 
-    async def reload(self) -> None:
-        """Read the certificate of HTTP again. Each handshake of gateways looks for new ones."""
+    async def reload(self) -> Changes | None:
+        """Read the configuration and the certificates again: see `Node`. Each handshake of gateways looks for new
+        certificates."""
+        changes = change_settings(self.config)
+        if self._store is not None:
+            self._store.change_retention(store_config(self.config))
         await self._http.reload()
+        return changes
+
+    async def _reload_all(self) -> Changes | None:
+        """Let all processes of the node do so, if they have a supervisor."""
+        return await self.reload() if self._supervisor is None else self._supervisor.reload_all(self.config)
 
     async def outlive_gateways(self, seconds: float) -> None:
         """Wait until all gateways have left, if this node leads. Those of other nodes stay."""
@@ -258,7 +271,9 @@ class ClusteredStoreNode:
             pages = HttpPages(engine, served.authority, served.figures, list, config.http, lambda: None, self._member)
             await self._http.show(pages)
             failed = served.authority.service_logins_failed
-            areas = areas_of(engine, served.sessions, rpc_limits(config), config, self.reload, served.figures, failed)
+            areas = areas_of(
+                engine, served.sessions, rpc_limits(config), config, self._reload_all, served.figures, failed
+            )
             self._manage(areas)
             await served.begin()
             if self._store is not None and self._store.engine is engine:
@@ -302,7 +317,7 @@ class ClusteredStoreNode:
             store = cast("Store", local)  # it answers all that reads
             audit = AuditLog(self.config.audit, "follower")
             self._authority = authority = Authority(store, self.config.mqtt.max_wrong_passwords, audit)
-            storage = StorageService(local, self.config, self.reload, dict, authority.service_logins_failed)
+            storage = StorageService(local, self.config, self._reload_all, dict, authority.service_logins_failed)
             self._manage({"Storage": storage})
             http = self.config.http
             await self._http.show(HttpPages(store, authority, dict, list, http, lambda: None, self._member))

@@ -66,6 +66,11 @@ class Devices:
         mqtt, ws = (int(addresses.pop(name, "-1").rpartition(":")[2]) for name in ("mqtt", "ws"))
         return Ports(mqtt, ws, grpc, http, addresses)
 
+    def set_limits(self) -> None:
+        """Take the limits of the configuration, which has changed."""
+        if self.listeners is not None:
+            self.listeners.set_limits()
+
     async def reload(self) -> None:
         """Read the certificates again."""
         if self.listeners is not None:

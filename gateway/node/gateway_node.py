@@ -19,6 +19,7 @@ from gateway.net.weighted import Weighted
 from gateway.node.devices import Devices
 from gateway.node.draining import Draining
 from gateway.node.ports import Ports
+from gateway.node.reloading import change_settings
 from gateway.node.rpc_server import RpcServer
 from gateway.node.services import RPC_STOP_S, rpc_server, warn_of_open_ports
 from gateway.node.store_tls import gateway_tls
@@ -110,7 +111,9 @@ class GatewayNode:
             raise
 
     async def reload(self) -> None:
-        """Read the certificates again."""
+        """Read the configuration and the certificates again. Raises ConfigError, and changes nothing then."""
+        change_settings(self.config)
+        self._devices.set_limits()
         await self._devices.reload()
         await self._http.reload()
 

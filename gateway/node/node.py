@@ -7,10 +7,12 @@ from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import Maintenance
 from gateway.config.config import Config
+from gateway.config.reload import Changes
 from gateway.config.store import store_config
 from gateway.net.bind import check_host
 from gateway.node.devices import Devices
 from gateway.node.ports import Ports as Ports  # noqa: PLC0414  part of this face
+from gateway.node.reloading import change_settings
 from gateway.node.services import Services
 from gateway.observe.counters import Counters, device_messages
 from store.engine import Engine
@@ -56,10 +58,16 @@ class Node:
             await self._stop(engine.close_after_failed_start)
             raise
 
-    async def reload(self) -> None:
-        """Read the certificates again."""
+    async def reload(self) -> Changes | None:
+        """Read the configuration and the certificates again. Returns what has changed; None if the configuration was
+        not read from anywhere. Raises ConfigError, and changes nothing then."""
+        changes = change_settings(self.config)
+        self._devices.set_limits()
+        if self._engine is not None:
+            self._engine.change_retention(store_config(self.config))
         await self._devices.reload()
         await self._services.reload()
+        return changes
 
     async def stop(self) -> None:
         """Stop the fronts, the sessions, and the store. Accepted messages are committed."""

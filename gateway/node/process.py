@@ -6,16 +6,18 @@ import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Final, Protocol
 
 import uvloop
 
-from gateway.config.config import Config
+from gateway.config.config import Config, ConfigError
 from gateway.net.tls import TlsError
 from gateway.node.clustered_node import ClusteredStoreNode
 from gateway.node.gateway_node import GatewayNode
 from gateway.node.node import Node
 from gateway.node.ports import Ports
+from gateway.node.reloading import SupervisorLink
 from gateway.node.store_node import StoreNode
 from store.errors import StoreError
 
@@ -33,7 +35,7 @@ _GC_THRESHOLDS: Final = (10_000, 10, 100)
 class _Running(Protocol):
     async def start(self) -> Ports: ...
 
-    async def reload(self) -> None: ...
+    async def reload(self) -> object: ...
 
     async def stop(self) -> None: ...
 
@@ -82,23 +84,28 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
 
     if lifeline >= 0:
         loop.add_reader(lifeline, orphan)
+    supervisor = SupervisorLink() if lifeline >= 0 else None
     node: _Running
     ended = asyncio.Event()
     if config.split.role == "gateway":
         node = GatewayNode(config)
         ended = node.ended
     elif config.split.role == "store" and config.cluster.log:
-        node = ClusteredStoreNode(config)
+        node = ClusteredStoreNode(config, supervisor)
         ended = node.ended
     elif config.split.role == "store":
-        node = StoreNode(config)
+        node = StoreNode(config, supervisor)
     else:
         node = Node(config)
     ports = await node.start()
     reloads: set[asyncio.Task[None]] = set()
 
+    async def read_again() -> None:
+        with suppress(ConfigError):  # the log says so
+            await node.reload()
+
     def reload() -> None:
-        task = loop.create_task(node.reload())
+        task = loop.create_task(read_again())
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
+from gateway.config.reload import Changes
 from gateway.console.console import Console
 from gateway.http.front import HttpFront, HttpPages, source_of
 from gateway.http.metrics import Figures
@@ -44,10 +45,10 @@ class Services:
         sessions: SessionDirectory,
         traffic: Callable[[], int],
         sources: Callable[[], Mapping[str, Figures]],
-        reload: Callable[[], Awaitable[None]],
+        reload: Callable[[], Awaitable[Changes | None]],
         admissions: Callable[[], Sequence[Admission]] = list,
     ) -> None:
-        """reload: reads the certificates of the process again. traffic: see `RpcServer`. sources, admissions: see
+        """reload: see `StorageService`. traffic: see `RpcServer`. sources, admissions: see
         `gateway.http.metrics`."""
         self._config = config
         own = [(config.grpc.advertise, 1)] if config.grpc.advertise else []

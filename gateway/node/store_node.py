@@ -3,9 +3,11 @@
 from collections.abc import Awaitable, Callable
 
 from gateway.config.config import Config
+from gateway.config.reload import Changes
 from gateway.config.store import store_config
 from gateway.net.bind import check_host
 from gateway.node.ports import Ports
+from gateway.node.reloading import SupervisorLink, change_settings
 from gateway.node.served_store import ServedStore
 from gateway.node.services import Services
 from gateway.node.store_tls import store_tls
@@ -19,8 +21,10 @@ from store.remote.listener import StoreListener
 class StoreNode:
     """A store. Start it once, and stop it once."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, supervisor: SupervisorLink | None = None) -> None:
+        """supervisor: of this process and its gateways; None: they are started one by one."""
         self.config = config
+        self._supervisor = supervisor
         self._engine: Engine | None = None
         self._commits = 0  # with messages
 
@@ -35,7 +39,7 @@ class StoreNode:
         self._listener = StoreListener(RemoteConfig())
         engine.on_commit(self._on_messages, MESSAGES)
         self._services = Services(
-            engine, served.authority, config, served.sessions, lambda: self._commits, served.figures, self.reload
+            engine, served.authority, config, served.sessions, lambda: self._commits, served.figures, self._reload_all
         )
         try:
             await self._services.admin.start()
@@ -51,9 +55,18 @@ class StoreNode:
             await self._stop(engine.close_after_failed_start)
             raise
 
-    async def reload(self) -> None:
-        """Read the certificates again. Each handshake of gateways looks for new ones."""
+    async def reload(self) -> Changes | None:
+        """Read the configuration and the certificates again: see `Node`. Each handshake of gateways looks for new
+        certificates."""
+        changes = change_settings(self.config)
+        if self._engine is not None:
+            self._engine.change_retention(store_config(self.config))
         await self._services.reload()
+        return changes
+
+    async def _reload_all(self) -> Changes | None:
+        """Let all processes of the node do so, if they have a supervisor."""
+        return await self.reload() if self._supervisor is None else self._supervisor.reload_all(self.config)
 
     async def outlive_gateways(self, seconds: float) -> None:
         """Wait until all gateways have left, and have heard that they have: otherwise they would look for the store."""

@@ -27,8 +27,10 @@ from typing import Final
 
 from gateway.config.config import Config, ConfigError
 from gateway.config.listeners import parse_address
+from gateway.config.reload import compare
 from gateway.net.bind import ListenError
 from gateway.net.proxy_protocol import address_text
+from gateway.node.reloading import carry_out
 from store.data_folder import DRAINED
 
 log = logging.getLogger(__name__)
@@ -198,9 +200,21 @@ class Supervisor:
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._is_stopping = True
             elif number == signal.SIGHUP:
-                for child in (self._store, *self._gateways):
-                    if child.pid and child.is_ready:
-                        os.kill(child.pid, signal.SIGHUP)
+                self._reload()
+
+    def _reload(self) -> None:
+        """Let all children read the configuration again. Those that are started later begin with it."""
+        children = (self._store, *self._gateways)
+        try:
+            changes = compare(self._store.config)
+        except ConfigError as error:
+            log.error("the configuration stays as it is: %s", error)
+            return
+        if changes is not None:
+            carry_out([child.config for child in children], changes)
+        for child in children:
+            if child.pid and child.is_ready:
+                os.kill(child.pid, signal.SIGHUP)
 
     def _read(self, child: _Child) -> None:
         part = os.read(child.output, 4096)

@@ -49,8 +49,13 @@ def _show(arguments: Arguments) -> int:
 def _reload(arguments: Arguments) -> int:
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 
-    management.ask(arguments, "ReloadConfiguration", pb.ReloadConfigurationRequest(), pb.ReloadConfigurationReply)
-    print_result(arguments, {"done": "reloaded"}, "reloaded the certificates")
+    reply = management.ask(
+        arguments, "ReloadConfiguration", pb.ReloadConfigurationRequest(), pb.ReloadConfigurationReply
+    )
+    lines = ["read the configuration and the certificates again"]
+    lines += (f"{name} has changed" for name in reply.changed)
+    lines += (f"{name} changes with the next restart" for name in reply.needs_restart)
+    print_result(arguments, facts(reply), "\n".join(lines))
     return 0
 
 

@@ -101,6 +101,11 @@ class ClusteredStore:
         store._replica = await Replica.open(path, config, disk or Disk(), clock, store._on_leadership_over, objects)
         return store
 
+    def change_retention(self, config: StoreConfig) -> None:
+        """Take the limits of retention from this configuration, now and while this node leads later."""
+        self._config = self._config.with_retention_of(config)
+        self._replica.change_retention(config)
+
     async def run(self) -> None:
         """Follow, and lead when nobody else does, until cancelled. Waits for the shared log's service.
 

@@ -37,6 +37,12 @@ class Follower(LocalStore):
         self._is_due = asyncio.Event()  # files are to be removed, or a stop
         self._removing: asyncio.Task[None] | None = None
 
+    def change_retention(self, config: StoreConfig) -> None:
+        super().change_retention(config)
+        if self._local_files is not None:
+            self._local_files.change(self._config)
+            self._is_due.set()
+
     async def start(self) -> None:
         """Start what happens by itself. Raises `StoreError` and OSError."""
         if self._removal.is_due:  # the process ended between the log's decision and the removal

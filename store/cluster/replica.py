@@ -139,6 +139,13 @@ class Replica:
         """What answers reads; None before the log is founded, and while another copy takes its place."""
         return None if self._is_replaced else self.engine or self._follower
 
+    def change_retention(self, config: StoreConfig) -> None:
+        """Take the limits of retention from this configuration, now and for what is opened later."""
+        self._config = self._config.with_retention_of(config)
+        store = self.engine or self._follower
+        if store is not None:
+            store.change_retention(config)
+
     async def apply(self, slot: Slot, history: History) -> None:
         if slot.kind == SlotKind.FOUNDED:
             if slot.position:
@@ -193,6 +200,7 @@ class Replica:
         )
         try:
             self.engine = await Engine.start(self._opened, config)
+            self.engine.change_retention(self._config)  # it may have changed since the folder was opened
         except StoreClosed as error:  # it has closed the files
             self._opened = self._leadership = None
             leadership.close()  # it is over, unless something else has closed the log
@@ -288,6 +296,7 @@ class Replica:
         self._saved = history.slot
         self._opened.views.slots_at = lambda position: self._slots.at(position).pack()
         self._follower = Follower(self._opened, self._opened.config, self._loop)
+        self._follower.change_retention(self._config)  # it may have changed since the folder was opened
         await self._follower.start()
 
     async def _note_claim(self, slot: Slot, claim: LeaderClaim) -> None:

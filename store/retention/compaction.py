@@ -86,6 +86,10 @@ class Compaction:
         self._removal = removal
         self._flush = flush  # checkpoints the views and flushes them to disk
         self._stopped = stopped
+        self.change(config)
+
+    def change(self, config: StoreConfig) -> None:
+        """Take the ages from this configuration."""
         self._ages = _ages(config)
 
     @property

@@ -27,12 +27,7 @@ class Expiry:
     def __init__(
         self, config: StoreConfig, segments: Segments, reader: LogReader, views: Views, log: CommitLog, clock: Clock
     ) -> None:
-        self._bytes = config.retention_bytes
-        self._free_bytes = config.retention_free_bytes
-        self._keep_bytes = config.retention_keep_bytes
-        self._age_s = config.retention_age_s
-        self._ages_s = dict(config.retention_parents)
-        self._hours = hours_of_day(config.retention_hours)
+        self.change(config)
         self._is_tiered = config.tier.is_on
         self._segments = segments
         self._reader = reader
@@ -40,6 +35,15 @@ class Expiry:
         self._log = log
         self._clock = clock
         self._keeps: bytes | None = None  # the parent topic that kept a segment last
+
+    def change(self, config: StoreConfig) -> None:
+        """Take the limits of retention from this configuration."""
+        self._bytes = config.retention_bytes
+        self._free_bytes = config.retention_free_bytes
+        self._keep_bytes = config.retention_keep_bytes
+        self._age_s = config.retention_age_s
+        self._ages_s = dict(config.retention_parents)
+        self._hours = hours_of_day(config.retention_hours)
 
     @property
     def is_on(self) -> bool:

@@ -45,6 +45,10 @@ class LocalFiles:
         self._is_shared = is_shared
         self._missed = -1  # the segment whose object was not found; the log has said so
 
+    def change(self, config: StoreConfig) -> None:
+        """Take the limits from this configuration."""
+        self._config = config
+
     async def remove(self) -> None:
         """Remove the files that may go. Raises `StoreError`, OSError, and `StoreClosed` when the store stops."""
         cut = await self._cut()

@@ -80,10 +80,23 @@ class Retention:
     def start(self) -> None:
         """Start the background task if a retention limit is configured, or if a removal has to go on."""
         self._expiry.move_floors()
-        if self._expiry.is_on or self.removal.is_due:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._run_if_due()
         if self._tiering is not None:
             self._tiering.start()
+
+    def change(self, config: StoreConfig) -> None:
+        """Take the limits of retention from this configuration, and check now."""
+        self._config = self._config.with_retention_of(config)
+        self._expiry.change(self._config)
+        self._compaction.change(self._config)
+        if self._local_files is not None:
+            self._local_files.change(self._config)
+        self._run_if_due()
+        self._is_due.set()
+
+    def _run_if_due(self) -> None:
+        if self._task is None and (self._expiry.is_on or self.removal.is_due):
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         """Stop after the current turn, and wait for a running `enforce`."""

@@ -148,7 +148,7 @@ async def test_configuration_and_store(node: Node, run: Run) -> None:
     changed = {row["name"]: row for row in await run.rows("config", "show", "--changed")}
     assert changed["http.auth"] == {"name": "http.auth", "value": '["password"]', "source": "the command line"}
     assert "mqtt.max_in_flight" not in changed
-    assert await run("config", "reload") == ["reloaded the certificates"]
+    assert await run("config", "reload") == ["read the configuration and the certificates again"]
     (row,) = await run.rows("store", "status")
     assert (row["begin"], row["failed"], len(row["segments"])) == (0, False, 1)
     assert (await run("store", "status"))[0].startswith("the log has positions [0, ")

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -178,3 +179,50 @@ def test_gateways_end_when_supervisor_and_store_are_killed(
         for pid in processes.values():
             if is_there(pid):
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_all_processes_read_the_configuration_again(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
+    """SIGHUP and `sluice config reload`; and a gateway that is started later has what was read last."""
+    path = tmp_path / "sluice.toml"
+    path.write_text("")
+    node = make_node("node", "--gateways", "2", "--config", str(path))
+    node.start()
+    assert node.process is not None
+
+    def processes(text: str) -> set[str]:
+        return set(re.findall(rf"INFO \[(\w+)\] \S+: {text}", node.log_path.read_text()))
+
+    path.write_text("[mqtt]\nmax_keep_alive = 9\n")
+    os.kill(node.process.pid, signal.SIGHUP)
+    block_until(lambda: processes(r"settings changed: mqtt\.max_keep_alive\n") == {"store", "g1", "g2"})
+
+    path.write_text("[mqtt]\nmax_sessions = 0\nmax_connections = 7\n[http]\nconsole = false\n")
+    command = [sys.executable, "-m", "sluice", "config", "reload", "--data-dir", str(node.data_dir), "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    changed = ["mqtt.max_connections", "mqtt.max_sessions", "mqtt.max_keep_alive"]
+    assert json.loads(done.stdout) == {"changed": changed, "needs_restart": ["http.console"]}
+    block_until(lambda: processes("settings changed: mqtt.max_connections, ") == {"store", "g1", "g2"})
+
+    pid = children(node)["g1"]
+    os.kill(pid, signal.SIGKILL)
+    block_until(lambda: children(node)["g1"] != pid)
+    os.kill(children(node)["g2"], signal.SIGKILL)  # all clients come to the new one, or to the next g2
+    refused = threading.Event()
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "a", protocol=paho.MQTTv5)
+    client.on_connect = lambda _client, _data, _flags, reason, _properties: (
+        refused.set() if reason == "Quota exceeded" else None
+    )
+    properties = paho.Properties(paho.PacketTypes.CONNECT)
+    properties.SessionExpiryInterval = 60
+    client.connect_async("127.0.0.1", node.mqtt_port, clean_start=True, properties=properties)
+    client.loop_start()
+    assert refused.wait(PATIENCE_S)
+    client.loop_stop()
+
+    path.write_text("[mqtt]\nprot = 9\n")
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "unknown setting 'mqtt.prot'" in done.stderr
+    os.kill(node.process.pid, signal.SIGHUP)
+    block_until(lambda: "the configuration stays as it is: unknown setting 'mqtt.prot'" in node.log())
+    assert node.stop() == 0

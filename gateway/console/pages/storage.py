@@ -27,5 +27,10 @@ async def configuration(visit: Visit) -> dict[str, object]:
 
 async def reload(visit: Visit) -> str:
     visit.back = link("configuration")
-    await visit.ask(pb.ReloadConfigurationRequest())
-    return "The certificates are read again. Other settings need a restart."
+    reply = await visit.ask(pb.ReloadConfigurationRequest())
+    parts = ["The configuration and the certificates are read again."]
+    if reply.changed:
+        parts.append(f"Changed: {', '.join(reply.changed)}.")
+    if reply.needs_restart:
+        parts.append(f"With the next restart: {', '.join(reply.needs_restart)}.")
+    return " ".join(parts)

@@ -800,8 +800,12 @@ class ReloadConfigurationRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ReloadConfigurationReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("changed", "needs_restart")
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_RESTART_FIELD_NUMBER: _ClassVar[int]
+    changed: _containers.RepeatedScalarFieldContainer[str]
+    needs_restart: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, changed: _Optional[_Iterable[str]] = ..., needs_restart: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class User(_message.Message):
     __slots__ = ("name", "iterations", "roles", "disabled", "super_user")

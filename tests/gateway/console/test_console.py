@@ -413,7 +413,7 @@ async def test_the_rules_of_one_user_are_found_between_those_of_others(node: Nod
 
 
 async def test_the_certificates_are_read_again(admin: Browser) -> None:
-    assert "certificates are read again" in (await admin.act("configuration-reload")).text
+    assert "the certificates are read again" in (await admin.act("configuration-reload")).text
 
 
 # --- names that are hostile
