@@ -359,6 +359,21 @@ async def test_a_copy_is_not_opened_as_a_store_of_its_own(nodes: Nodes):
         await Engine.open(node.folder, CONFIG)
 
 
+async def test_limits_that_change_hold_for_whoever_leads_later(nodes: Nodes, writer: Writer):
+    first = await nodes.start_leader("a")
+    second = await nodes.start("b")
+    await writer.append(60)
+    await nodes.settle()
+    limited = replace(CONFIG, retention_bytes=4 * SIZE)
+    second.store.change_retention(limited)  # it does not decide yet
+    assert first.engine.stats().log_begin == 0
+    await nodes.stop(first)
+    await until(lambda: second.leads and second.engine.stats().log_begin > 0)
+    begin = second.engine.stats().log_begin
+    second.store.change_retention(replace(limited, retention_bytes=SIZE))
+    await until(lambda: second.engine.stats().log_begin > begin)
+
+
 async def test_followers_remove_what_the_log_lets_go(nodes: Nodes, writer: Writer):
     nodes.config = replace(CONFIG, retention_bytes=4 * SIZE)
     first = await nodes.start_leader("a")
