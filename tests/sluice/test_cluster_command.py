@@ -25,6 +25,7 @@ LEADER = {
     "unreached": "",
     "drained": False,
     "standby": "",
+    "tier": None,
     "gateways": ["n1.g1", "n2.g1"],
     "clients": [
         {"node": "n1", "is_known": True, "devices": 3, "service_calls": 1},

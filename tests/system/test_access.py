@@ -147,7 +147,7 @@ def test_errors_of_certificates_passwords_and_rights_are_one_line(
         return done.stderr
 
     trusted = ("--ca-file", str(authority))
-    assert said(*trusted) == "sluice topics: # may not be subscribed to, and this call requires it\n"
+    assert said(*trusted) == "sluice topics: # may not be listed, and this call requires it\n"
     assert said(*trusted, password="guess") == "sluice topics: wrong user name or password\n"
     untrusted = "sluice topics: the certificate of the node is not trusted: "
     other = Authority(tmp_path / "other").file

@@ -275,8 +275,9 @@ async def test_a_caller_that_gives_up_leaves_no_claim(tmp_path: Path, caplog: py
     giving_up = asyncio.ensure_future(engine.end_transaction([handle], True))
     await asyncio.sleep(0)
     giving_up.cancel()
-    assert await engine.end_transaction([handle], False) == [handle]
-    assert (await engine.bounds(topic_queue(b"t"))).end == 1
+    missing = await engine.end_transaction([handle], False)
+    # A gateway may give up before it has sent the call: the message is then rolled back.
+    assert ((await engine.bounds(topic_queue(b"t"))).end, missing) in [(1, [handle]), (0, [])]
     await engine.close()
     assert caplog.records == []
 
