@@ -141,7 +141,8 @@ class Deferred:
 
 @contextmanager
 def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], None]) -> Iterator[None]:
-    """While it lasts, the store's threads and measured times are the loop's, and nothing is logged. `on_flush` is
+    """While it lasts, the store's threads and measured times are the loop's, names are those of every replay, and
+    nothing is logged. `on_flush` is
     called with the appends that go to the disk next."""
     saved = store.log.commitlog.SimpleQueue, store.log.segments.threading
     timed = store.retention.removal, store.retention.compaction, store.retention.tiering, store.tier.tier
@@ -156,6 +157,11 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
     )
     for module in timed:
         module.time = SimpleNamespace(monotonic=loop.time, sleep=lambda _: None)  # type: ignore[attr-defined]
+    names = Random(0)
+    uuids = store.tier.tier.uuid
+    store.tier.tier.uuid = SimpleNamespace(  # type: ignore[assignment]
+        uuid4=lambda: SimpleNamespace(hex=f"{names.getrandbits(128):032x}")
+    )
     codec = store.opening.Zstd
     store.opening.Zstd = Deflate  # type: ignore[assignment, misc]
     level = logging.root.manager.disable
@@ -165,6 +171,7 @@ def replayable(loop: SimulatedLoop, on_flush: Callable[[list[PendingAppend]], No
     finally:
         store.log.commitlog.native_queue = queues
         store.opening.Zstd = codec  # type: ignore[misc]
+        store.tier.tier.uuid = uuids
         store.log.commitlog.SimpleQueue, store.log.segments.threading = saved  # type: ignore[misc]
         for module, its_time in zip(timed, times, strict=True):
             module.time = its_time  # type: ignore[attr-defined]
