@@ -106,7 +106,8 @@ class Authority:
             account = await self._account(identity.user_name)
             if account.state.is_disabled:
                 raise UserDisabled
-            identity.permissions = account.permissions(identity.client_id, identity.allows_by_default, identity.source)
+            source = identity.source if account.names_sources else ""
+            identity.permissions = account.permissions(identity.client_id, identity.allows_by_default, source)
             identity.changes = changes
         return True
 
@@ -151,10 +152,11 @@ class Authority:
 class _Account:
     """A user's state and rules."""
 
-    __slots__ = ("_book", "state")
+    __slots__ = ("_book", "names_sources", "state")
 
     def __init__(self, state: UserState, book: RuleBook) -> None:
         self.state = state
+        self.names_sources = book.names_sources
         self._book = book
 
     def permissions(self, client_id: bytes, default: bool, source: str) -> Permissions | None:

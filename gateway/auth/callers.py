@@ -43,9 +43,9 @@ class Caller(Identity):
     __slots__ = ("__weakref__", "_audit", "is_disabled", "is_revoked", "key")
 
     def __init__(
-        self, allows_by_default: bool, source: str, key: AccessKey | None = None, audit: AuditLog | None = None
+        self, allows_by_default: bool, peer: str, key: AccessKey | None = None, audit: AuditLog | None = None
     ) -> None:
-        super().__init__(b"", allows_by_default, source)
+        super().__init__(b"", allows_by_default, peer)
         self._audit = audit
         self.is_revoked = False  # its user or key was changed, removed or disabled
         self.is_disabled = False  # that was why
@@ -162,7 +162,7 @@ class Callers:
         digest = hashlib.blake2b(about + b"\0" + source.encode(), key=self._key, digest_size=32).digest()
         caller = self._known.get(digest)
         if caller is None:
-            caller = Caller(self._allows_by_default, source, key, self.audit)
+            caller = Caller(self._allows_by_default, peer, key, self.audit)
             if about[:1] == b"p":
                 caller.prove(await self._check(authorization or "", peer))
             elif about[:1] == b"c":

@@ -2,6 +2,7 @@
 
 from gateway.auth.permissions import Permissions
 from gateway.auth.rule_text import rule_text
+from gateway.auth.sources import host_of
 from store.api import Action, User
 
 
@@ -13,22 +14,27 @@ class Identity:
         "changes",
         "client_id",
         "credential",
+        "peer",
         "permissions",
         "proof",
-        "source",
         "user_name",
     )
 
-    def __init__(self, client_id: bytes, allows_by_default: bool, source: str) -> None:
-        """source: see `gateway.auth.sources.host_of`."""
+    def __init__(self, client_id: bytes, allows_by_default: bool, peer: str) -> None:
+        """peer: see `gateway.auth.sources.host_of`."""
         self.client_id = client_id  # b"": none
         self.allows_by_default = allows_by_default  # applies where no rule does
-        self.source = source
+        self.peer = peer
         self.user_name = b""  # proven; b"": no user
         self.credential: User | None = None  # the user that its password was checked against
         self.permissions: Permissions | None = None  # None: everything is allowed
         self.proof: bytes | None = None  # the server's SCRAM proof, for CONNACK
         self.changes = -1  # version of users and rules that the permissions are based on
+
+    @property
+    def source(self) -> str:
+        """See `gateway.auth.sources.host_of`. Computed each time, because hardly any rules ask for it."""
+        return host_of(self.peer)
 
     def denying_rule(self, action: Action, topic: bytes) -> str:
         """The rule because of which PUB of a topic or SUB of a filter is denied; "": no rule allows it."""

@@ -244,7 +244,7 @@ def _deciding(clauses: list[Clause], action: int, topic_filter: bytes) -> Clause
 class RuleBook:
     """The rules for one user, or for clients without a user, to be bound to client ids and sources."""
 
-    __slots__ = ("_clauses", "_is_bound", "_may_deny", "_rules", "_user_name")
+    __slots__ = ("_clauses", "_is_bound", "_may_deny", "_rules", "_user_name", "names_sources")
 
     def __init__(self, rules: Sequence[Rule], user_name: bytes) -> None:
         """rules: those of the user, then those for everybody. user_name: b"" for none."""
@@ -257,7 +257,8 @@ class RuleBook:
             )
             for rule in rules
         ]
-        self._is_bound = any(rule.sources or CLIENT_ID in rule.name for rule in rules)
+        self.names_sources = any(rule.sources for rule in rules)  # otherwise sources mean nothing to it
+        self._is_bound = self.names_sources or any(CLIENT_ID in rule.name for rule in rules)
         self._may_deny = not all(rule.allow for rule in rules)
         self._clauses: Clauses | None = None
 

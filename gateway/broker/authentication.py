@@ -90,7 +90,7 @@ class Authentication:
     async def _identify(self, connection: Connection, packet: Connect, client_id: bytes) -> Identity:
         admission = connection.admission
         info = connection.info
-        identity = Identity(client_id, admission.allows_by_default, host_of(connection.peer()))
+        identity = Identity(client_id, admission.allows_by_default, connection.peer())
         if info is not None and info.user_name is not None:
             identity.user_name = info.user_name
         enhanced_auth = connection.enhanced_auth

@@ -159,7 +159,7 @@ async def test_a_session_ends_when_its_user_changes(node: Node, admin: Browser) 
 
 async def test_a_session_ends_with_the_change_and_not_only_soon_after(node: Node, admin: Browser) -> None:
     authority = node._services.http.pages.authority  # type: ignore[union-attr]
-    caller = Caller(False, "127.0.0.1")
+    caller = Caller(False, "127.0.0.1:1")
     caller.prove((await authority.find_user(ADMIN.encode()))[0])
     session = ConsoleSession(authority, caller, "h", 100.0)
     assert await session.is_alive(100.0)
@@ -172,7 +172,7 @@ async def test_sessions_expire_and_are_bounded(node: Node, admin: Browser) -> No
     sessions = ConsoleSessions()
 
     def opened(user: str) -> tuple[ConsoleSession, str]:
-        caller = Caller(False, "127.0.0.1")
+        caller = Caller(False, "127.0.0.1:1")
         caller.user_name = user.encode()
         session = ConsoleSession(authority, caller, "h", 100.0)
         return session, sessions.open(session)
@@ -649,7 +649,7 @@ async def test_the_overview_does_not_wait_for_a_cluster_that_is_silent(monkeypat
 
     management = Management()
     management.serve({"Cluster": Silent()})
-    session = ConsoleSession(None, Caller(False, "127.0.0.1"), "h", 0.0)  # type: ignore[arg-type]  # the overview asks it nothing
+    session = ConsoleSession(None, Caller(False, "127.0.0.1:1"), "h", 0.0)  # type: ignore[arg-type]  # the overview asks it nothing
     async with patience():
         values = await overview(Visit(session, NODE_USER, management, {}), Sampler(management))
     (alarm,) = values["alarms"]  # type: ignore[misc]
