@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import ssl
+import struct
 from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,12 @@ class HttpLink:
 
     def close(self) -> None:
         self._connection.close()
+
+    @property
+    def peer(self) -> int:
+        """The process at the other end of an administration socket."""
+        sent = self._connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return int(struct.unpack("3i", sent)[0])
 
     def call(self, name: str, request: "Message", kind: type[Reply]) -> Reply:
         """Return the reply of a method of the management surface. Raises `ManagementError`."""
