@@ -211,12 +211,13 @@ proto: $(ALL) ## generate the gRPC stubs, and the management surface with its de
 	@.ci/debian-package /usr/sbin/mosquitto mosquitto
 	@.ci/debian-package /usr/bin/mosquitto_pub mosquitto-clients
 
-# What else the tests start: clients of MQTT, and promtool, which checks the alert rules; likewise.
+# What else the tests start: clients of MQTT, promtool, which checks the alert rules, and an LDAP server; likewise.
 .PHONY: .clients
 .clients: .mosquitto
 	@.ci/debian-package /usr/bin/chromium chromium
 	@.ci/debian-package /usr/bin/node nodejs
 	@.ci/debian-package /usr/bin/promtool prometheus
+	@.ci/debian-package /usr/sbin/slapd slapd
 	@.ci/npm-packages tests/system/npm $(NPM)
 
 clean: ## remove what was built; keeps .venv and data

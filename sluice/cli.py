@@ -13,6 +13,7 @@ from sluice import kernel
 from sluice.commands import (
     acl,
     audit,
+    auth,
     backup,
     client,
     cluster,
@@ -125,6 +126,7 @@ def parser() -> argparse.ArgumentParser:
         acl,
         role,
         audit,
+        auth,
         version,
     ):
         command.add(commands)

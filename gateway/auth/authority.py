@@ -6,12 +6,14 @@ together.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from time import time
 from typing import Final
 
 from gateway.auth.attempts import source_of
 from gateway.auth.audit import AuditLog
+from gateway.auth.authenticator import Credentials, Denial, Grant, Link
+from gateway.auth.chain import Chain, Step
 from gateway.auth.identity import Identity
 from gateway.auth.passwords import Passwords
 from gateway.auth.permissions import Permissions, RuleBook
@@ -19,16 +21,20 @@ from gateway.auth.refusal import ClientRefused
 from gateway.auth.roles import rules_in_order
 from gateway.auth.scram import ITERATIONS, mock_user
 from gateway.config.audit import AuditConfig
+from gateway.config.auth import USERS, AuthConfig
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.destination import parse_destination
-from store.api import Commit, Store, StoredWill, User, UserState
+from store.api import Commit, Rule, Store, StoredWill, User, UserState
 from store.commit_listeners import ACCOUNTS
 
 _MAX_ACCOUNTS: Final = 16_384  # users in the cache
 WRONG: Final = "wrong user name or password"
 DISABLED: Final = "the user is disabled"
+NOT_BASIC: Final = "authorization must be Basic, with user name and password"
 
 ChangeListener = Callable[[Commit], None]
+# The user name (b"": clients without a user), and what an authenticator gives it.
+_AccountKey = tuple[bytes, tuple[()] | tuple[tuple[bytes, ...], tuple[Rule, ...], bool]]
 
 
 class UserDisabled(ClientRefused):
@@ -48,22 +54,39 @@ class WrongPassword(ClientRefused):
 class Authority:
     """The users and rules of a process. Create it on the loop, and `stop` it."""
 
-    def __init__(self, store: Store, max_wrong_passwords: int, audit: AuditLog | None = None) -> None:
-        """max_wrong_passwords: per minute and address; 0: no limit. audit: is stopped with this. None: there is no
-        audit log."""
+    def __init__(
+        self,
+        store: Store,
+        max_wrong_passwords: int,
+        audit: AuditLog | None = None,
+        config: AuthConfig | None = None,
+        links: Iterable[Link] = (),
+    ) -> None:
+        """max_wrong_passwords: per minute and address; 0: no limit. audit, links: are stopped with this. audit: None:
+        there is no audit log. config, links: who is asked about credentials; by default the store alone."""
+        config = config or AuthConfig()
         self._store = store
         self.audit = audit or AuditLog(AuditConfig(), "")
         self.passwords = Passwords(max_wrong_passwords)
+        self.chain = config.chain
+        self._config = config
+        self._chain = Chain(config, links, self.passwords, self._check_user)
         self.changes = 0  # commits that changed users or rules
-        self._accounts: dict[bytes, _Account] = {}  # by user name; b"": clients without a user
+        self._accounts: dict[_AccountKey, _Account] = {}
         self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # used until the store has one
         self._listeners: list[ChangeListener] = []
         self.service_logins_failed = {"grpc": 0, "http": 0}  # of services; those of devices are in `Counters`
         store.on_commit(self._on_commit, ACCOUNTS)
 
-    def stop(self) -> None:
+    @property
+    def cache_s(self) -> int:
+        """Seconds after which it is asked again who a caller is that an authenticator knows."""
+        return self._config.cache_s
+
+    async def stop(self) -> None:
         self.passwords.stop()
         self.audit.stop()
+        await self._chain.close()
 
     def on_change(self, listener: ChangeListener) -> None:
         """Call `listener` with each commit that changed users or rules, or may have done so."""
@@ -71,17 +94,28 @@ class Authority:
 
     # --- authentication
 
-    async def check_password(self, name: bytes, password: bytes, peer: str) -> User:
-        """Return the user of that name, if the password is right. Unknown names take the same steps.
+    async def authenticate(self, credentials: Credentials, peer: str, steps: list[Step] | None = None) -> User | Grant:
+        """Return who has the credentials. steps: see `Chain.authenticate`.
 
-        peer: see `gateway.auth.attempts.source_of`. Raises WrongPassword, ClientRefused when the password is not
-        checked, StoreError.
+        peer: see `gateway.auth.attempts.source_of`. Raises WrongPassword, ClientRefused when they are not checked,
+        StoreError.
         """
-        user, is_known = await self.find_user(name)
-        right = await self.passwords.is_right(user, password, source_of(peer))
-        if not right or not is_known:
+        if credentials.is_token and self.chain == [USERS]:
+            raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, NOT_BASIC)
+        found = await self._chain.authenticate(credentials, peer, steps)
+        if found is None:
             raise WrongPassword
-        return user
+        return found
+
+    async def _check_user(self, credentials: Credentials, peer: str, is_last: bool) -> User | Denial | None:
+        """The link `users` of the chain. If no other is left, unknown names take the same steps as known ones."""
+        if credentials.is_token:
+            return None
+        user, is_known = await self.find_user(credentials.name)
+        if not is_known and not is_last:
+            return None
+        right = await self.passwords.is_right(user, credentials.secret, source_of(peer))
+        return user if right and is_known else Denial("the password is wrong" if is_known else "there is no such user")
 
     async def find_user(self, name: bytes) -> tuple[User, bool]:
         """Return the user of that name and True, or a mock user and False. Raises StoreError."""
@@ -103,7 +137,7 @@ class Authority:
             credential = identity.credential
             if credential is not None and await self._store.user(credential.name) != credential:
                 raise WrongPassword
-            account = await self._account(identity.user_name)
+            account = await self._account(identity.user_name, identity.grant)
             if account.state.is_disabled:
                 raise UserDisabled
             source = identity.source if account.names_sources else ""
@@ -111,12 +145,20 @@ class Authority:
             identity.changes = changes
         return True
 
-    async def permissions(self, user_name: bytes, source: str) -> Permissions | None:
+    async def rules_of(self, user: User | Grant) -> tuple[UserState, list[tuple[str, Sequence[Rule]]]]:
+        """The state and the rules of who has logged in; see `rules_in_order`. Raises StoreError."""
+        if isinstance(user, User):
+            state = await self._store.user_state(user.name)
+            return state, await rules_in_order(self._store, user.name, state)
+        state = _state_of(await self._store.user_state(user.user), user)
+        return state, await rules_in_order(self._store, user.user, state, user.rules)
+
+    async def permissions(self, identity: Identity, source: str) -> Permissions | None:
         """What rules allow a user: no default counts. None: it may do everything.
 
         source: see `gateway.auth.sources.host_of`. Raises StoreError.
         """
-        return (await self._account(user_name)).permissions(b"", False, source)
+        return (await self._account(identity.user_name, identity.grant)).permissions(b"", False, source)
 
     async def may_send_will(self, will: StoredWill) -> bool:
         """Whether the current rules allow a will that is to be sent. Raises StoreError."""
@@ -128,23 +170,27 @@ class Authority:
         permissions = account.permissions(will.client_id, will.is_allowed, will.source.decode())
         return may_publish_will(permissions, will.topic)
 
-    async def _account(self, user_name: bytes) -> "_Account":
-        account = self._accounts.get(user_name)
+    async def _account(self, user_name: bytes, grant: Grant | None = None) -> "_Account":
+        key = (user_name, () if grant is None else (grant.roles, grant.rules, grant.is_super))
+        account = self._accounts.get(key)
         if account is not None:
             return account
         changes = self.changes
         state = await self._store.user_state(user_name) if user_name else UserState()
-        owned = await rules_in_order(self._store, user_name, state)
+        if grant is not None:
+            state = _state_of(state, grant)
+        owned = await rules_in_order(self._store, user_name, state, () if grant is None else grant.rules)
         account = _Account(state, RuleBook([rule for _, rules in owned for rule in rules], user_name))
         if changes == self.changes:
             if len(self._accounts) >= _MAX_ACCOUNTS:
                 self._accounts.clear()
-            self._accounts[user_name] = account
+            self._accounts[key] = account
         return account
 
     def _on_commit(self, commit: Commit) -> None:
         self.changes += 1
         self._accounts.clear()
+        self._chain.forget()
         for listener in self._listeners:
             listener(commit)
 
@@ -162,6 +208,12 @@ class _Account:
     def permissions(self, client_id: bytes, default: bool, source: str) -> Permissions | None:
         """See `RuleBook.permissions`."""
         return None if self.state.is_super else self._book.permissions(client_id, default, source)
+
+
+def _state_of(state: UserState, grant: Grant) -> UserState:
+    """The state of a user with what an authenticator gives it. Whoever can choose a name there must not become a super
+    user by that of one here."""
+    return UserState((*state.roles, *grant.roles), grant.is_super, state.is_disabled)
 
 
 def login_failure_line(name: bytes, peer: str, why: str = WRONG) -> str:

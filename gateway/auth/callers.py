@@ -1,15 +1,17 @@
 """Callers of gRPC and HTTP: who they are, and what they may do by the users and rules of devices.
 
-A caller authenticates with every call: with user name and password (`authorization: Basic …`), with the signature of
-an access key as RocketMQ clients do, or with a certificate. The result is cached until a user, a rule or the access
-keys change. Then all cached callers, and those with a call under way, are checked again. So long calls and streams
-follow the current rules.
+A caller authenticates with every call: with user name and password (`authorization: Basic …`), with a token
+(`authorization: Bearer …`), with the signature of an access key as RocketMQ clients do, or with a certificate. The
+result is cached until a user, a rule or the access keys change; an answer of an authenticator also ends after a time.
+After a change all cached callers, and those with a call under way, are checked again. So long calls and streams follow
+the current rules.
 """
 
 import asyncio
 import binascii
 import hashlib
 import logging
+import math
 import secrets
 import time
 from base64 import b64decode
@@ -21,7 +23,8 @@ from weakref import WeakSet
 from gateway.auth.access_keys import AccessKey, AccessKeys, Signature, signature_of
 from gateway.auth.attempts import source_of
 from gateway.auth.audit import AUTHENTICATION, AUTHORIZATION, AuditLog, Event
-from gateway.auth.authority import WRONG, Authority, UserDisabled, WrongPassword, login_failure_line
+from gateway.auth.authenticator import Credentials, Grant
+from gateway.auth.authority import NOT_BASIC, WRONG, Authority, UserDisabled, WrongPassword, login_failure_line
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
 from gateway.auth.sources import host_of
@@ -34,13 +37,13 @@ log = logging.getLogger(__name__)
 
 _MAX_KNOWN: Final = 16_384  # callers in the cache; the oldest is dropped first
 _FORGED: Final = "wrong access key or signature"
-_CHECK_S: Final = 2.0  # seconds between checks of the file of access keys
+_CHECK_S: Final = 2.0  # seconds between checks of the file of access keys, and for callers whose time is over
 
 
 class Caller(Identity):
     """A caller. It changes with users and rules, and long calls look at it again."""
 
-    __slots__ = ("__weakref__", "_audit", "is_disabled", "is_revoked", "key")
+    __slots__ = ("__weakref__", "_audit", "good_until", "is_disabled", "is_revoked", "key")
 
     def __init__(
         self, allows_by_default: bool, peer: str, key: AccessKey | None = None, audit: AuditLog | None = None
@@ -49,6 +52,7 @@ class Caller(Identity):
         self._audit = audit
         self.is_revoked = False  # its user or key was changed, removed or disabled
         self.is_disabled = False  # that was why
+        self.good_until = math.inf  # monotonic seconds after which its next call is authenticated again
         self.key = key  # the key that it signs with
         if key is not None:
             self.user_name = key.user
@@ -105,6 +109,7 @@ class Callers:
         self.successes = 0  # callers that were not known before
         self._known: dict[bytes, Caller] = {}
         self._live: WeakSet[Caller] = WeakSet()  # cached callers, and those of calls under way
+        self._ends_by_time = False  # there was a caller whose authentication ends by time
         self._changed = asyncio.Event()
         self._renewing = asyncio.get_running_loop().create_task(self._renew_all())
         authority.on_change(self._on_change)
@@ -161,10 +166,13 @@ class Callers:
         source = host_of(peer)
         digest = hashlib.blake2b(about + b"\0" + source.encode(), key=self._key, digest_size=32).digest()
         caller = self._known.get(digest)
+        if caller is not None and caller.good_until <= time.monotonic():
+            del self._known[digest]
+            caller = None
         if caller is None:
             caller = Caller(self._allows_by_default, peer, key, self.audit)
             if about[:1] == b"p":
-                caller.prove(await self._check(authorization or "", peer))
+                self._prove(caller, await self._check(authorization or "", peer))
             elif about[:1] == b"c":
                 caller.user_name = certificate_name or b""
             self._live.add(caller)
@@ -180,11 +188,20 @@ class Callers:
         self._known[digest] = caller
         return caller
 
-    async def _check(self, authorization: str, peer: str) -> User:
-        """Return the user whose name and password are in the header. Raises ClientRefused, StoreError."""
-        name, password = _parse_basic(authorization)
+    def _prove(self, caller: Caller, user: User | Grant) -> None:
+        caller.prove(user)
+        if caller.grant is not None:
+            caller.good_until = time.monotonic() + self._authority.cache_s
+            if caller.grant.expires < math.inf and not self._ends_by_time:
+                self._ends_by_time = True
+                self._changed.set()
+
+    async def _check(self, authorization: str, peer: str) -> User | Grant:
+        """Return the user whose name and password, or token, are in the header. Raises ClientRefused, StoreError."""
+        name, secret, is_token = _parse(authorization)
+        credentials = Credentials(name, secret, is_token, front=self._front, peer=peer)
         try:
-            return await self._authority.check_password(name, password, peer)
+            return await self._authority.authenticate(credentials, peer)
         except WrongPassword:
             self._failed(name, peer, WRONG)
             raise
@@ -213,6 +230,9 @@ class Callers:
         if caller.key is not None and (self._keys is None or self._keys.find(caller.key.name) != caller.key):
             caller.is_revoked = True
             return
+        if caller.grant is not None and caller.grant.has_expired():
+            caller.is_revoked = True
+            return
         try:
             await self._authority.renew(caller)
         except (WrongPassword, UserDisabled) as refused:
@@ -224,11 +244,19 @@ class Callers:
     def _on_change(self, _: Commit) -> None:
         self._changed.set()
 
+    def _end_expired(self) -> None:
+        """End what callers do whose token has expired."""
+        if self._ends_by_time:
+            for caller in list(self._live):
+                if caller.grant is not None and caller.grant.has_expired():
+                    caller.is_revoked = True
+
     async def _renew_all(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if self._keys is None else _CHECK_S):
+                async with asyncio.timeout(_CHECK_S if self._keys is not None or self._ends_by_time else None):
                     await self._changed.wait()
+            self._end_expired()
             has_other_keys = self._keys is not None and await asyncio.to_thread(self._keys.reload)
             if not has_other_keys and not self._changed.is_set():
                 continue
@@ -241,17 +269,18 @@ class Callers:
             self._known = {digest: caller for digest, caller in self._known.items() if not caller.is_revoked}
 
 
-def _parse_basic(authorization: str) -> tuple[bytes, bytes]:
-    """Parse user name and password (RFC 7617). Raises ClientRefused."""
+def _parse(authorization: str) -> tuple[bytes, bytes, bool]:
+    """Parse user name and password (RFC 7617), or a token (RFC 6750), and which it is. Raises ClientRefused."""
     scheme, _, encoded = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return b"", encoded.strip().encode(errors="replace"), True
     try:
         name, colon, password = b64decode(encoded, validate=True).partition(b":")
     except (binascii.Error, ValueError):
         colon = b""
     if scheme.lower() != "basic" or not colon:
-        text = "authorization must be Basic, with user name and password"
-        raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, text)
-    return name, password
+        raise ClientRefused(ReasonCode.BAD_AUTHENTICATION_METHOD, NOT_BASIC)
+    return name, password, False
 
 
 def _claimed(authorization: str | None, certificate_name: bytes | None) -> str:
@@ -262,6 +291,6 @@ def _claimed(authorization: str | None, certificate_name: bytes | None) -> str:
     if signature is not None:
         return signature.key
     try:
-        return _parse_basic(authorization)[0].decode(errors="replace")
+        return _parse(authorization)[0].decode(errors="replace")
     except ClientRefused:
         return ""

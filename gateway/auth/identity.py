@@ -1,5 +1,6 @@
 """The identity of a client: who it is, how that was proven, and what it may do."""
 
+from gateway.auth.authenticator import Grant
 from gateway.auth.permissions import Permissions
 from gateway.auth.rule_text import rule_text
 from gateway.auth.sources import host_of
@@ -14,6 +15,7 @@ class Identity:
         "changes",
         "client_id",
         "credential",
+        "grant",
         "peer",
         "permissions",
         "proof",
@@ -27,6 +29,7 @@ class Identity:
         self.peer = peer
         self.user_name = b""  # proven; b"": no user
         self.credential: User | None = None  # the user that its password was checked against
+        self.grant: Grant | None = None  # of an authenticator that knows its user
         self.permissions: Permissions | None = None  # None: everything is allowed
         self.proof: bytes | None = None  # the server's SCRAM proof, for CONNACK
         self.changes = -1  # version of users and rules that the permissions are based on
@@ -41,10 +44,12 @@ class Identity:
         rule = None if self.permissions is None else self.permissions.rule_that_denies(action, topic)
         return "" if rule is None else rule_text(rule)
 
-    def prove(self, user: User) -> None:
-        """Record that the client has proven to know the password of this user."""
-        self.credential = user
-        self.user_name = user.name
+    def prove(self, user: User | Grant) -> None:
+        """Record that the client has proven to be this user."""
+        if isinstance(user, Grant):
+            self.grant, self.credential, self.user_name = user, None, user.user
+        else:
+            self.grant, self.credential, self.user_name = None, user, user.name
 
     def may_use_session_of(self, owner: bytes) -> bool:
         """Whether the client may resume or replace a session. owner: its user; b"": none."""

@@ -58,7 +58,7 @@ class Passwords:
         if digest in self._proven:
             _add_bounded(self._proven_by_source, there)
             return True
-        await self._delay_guesses(user)
+        await self._delay_guesses(user.name)
         if self._waiting >= _MAX_WAITING:
             raise ClientRefused(ReasonCode.SERVER_BUSY, "too many passwords wait to be checked")
         self._waiting += 1
@@ -69,7 +69,7 @@ class Passwords:
         finally:
             self._waiting -= 1
         if not proves(secret, user):
-            self._count_failure(user, source)
+            self.count_failure(user.name, source)
             return False
         _add_bounded(self._proven, digest)
         _add_bounded(self._proven_by_source, there)
@@ -93,9 +93,7 @@ class Passwords:
             if not self._device_failures.may_try(device.hex(), monotonic()):
                 raise ClientRefused(ReasonCode.CONNECTION_RATE_EXCEEDED, "too many wrong passwords for this device")
             return
-        self.check_source(source)
-        await self._delay_guesses(user)
-        self.check_source(source)
+        await self.admit_guess(user.name, source)
 
     def proof_succeeded(self, user: User, source: str, client_id: bytes) -> None:
         """Record a proof that was right."""
@@ -103,19 +101,28 @@ class Passwords:
 
     def proof_failed(self, user: User, source: str, client_id: bytes) -> None:
         """Record a proof that was wrong."""
-        self._count_failure(user, source)
+        self.count_failure(user.name, source)
         device = self._device(user, source, client_id)
         if device in self._devices:
             self._device_failures.count(device.hex(), monotonic())
 
-    def _count_failure(self, user: User, source: str) -> None:
+    # --- guesses in general
+
+    async def admit_guess(self, name: bytes, source: str) -> None:
+        """Wait until credentials that may be a guess are checked. Raises ClientRefused."""
+        self.check_source(source)
+        await self._delay_guesses(name)
+        self.check_source(source)
+
+    def count_failure(self, name: bytes, source: str) -> None:
+        """Record credentials that were wrong."""
         now = monotonic()
         self._failures.count(source, now)
-        self._delays.count(user.name, now)
+        self._delays.count(name, now)
 
-    async def _delay_guesses(self, user: User) -> None:
+    async def _delay_guesses(self, name: bytes) -> None:
         """Wait a little if the name is being guessed at. Above a limit of waiting logins do not wait."""
-        seconds = self._delays.delay(user.name, monotonic())
+        seconds = self._delays.delay(name, monotonic())
         if not seconds or self._delayed >= _MAX_DELAYED:
             return
         self._delayed += 1

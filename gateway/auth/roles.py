@@ -19,11 +19,18 @@ class RoleError(ValueError):
     """A role cannot inherit what it should. The message says why."""
 
 
-async def rules_in_order(store: AccountStore, user: bytes, state: UserState) -> list[tuple[str, Sequence[Rule]]]:
-    """The rules that count for a user, by whose they are: `alice`, `role operator`, `everybody`. Raises StoreError."""
+async def rules_in_order(
+    store: AccountStore, user: bytes, state: UserState, granted: Sequence[Rule] = ()
+) -> list[tuple[str, Sequence[Rule]]]:
+    """The rules that count for a user, by whose they are: `alice`, `role operator`, `everybody`.
+
+    granted: by an authenticator; they count behind the user's own. Raises StoreError.
+    """
     found: list[tuple[str, Sequence[Rule]]] = []
     if user:
         found.append((user.decode(), await store.rules(user)))
+    if granted:
+        found.append(("the authenticator", granted))
     found += [(f"role {role.name.decode()}", role.rules) for role in await roles_in_order(store, state.roles)]
     found.append(("everybody", await store.rules(b"")))
     return found

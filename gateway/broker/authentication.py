@@ -3,10 +3,13 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine
+from math import inf
+from time import time
 from typing import Final, NoReturn
 
 from gateway.auth.attempts import source_of
 from gateway.auth.audit import AUTHENTICATION, AUTHORIZATION, Event
+from gateway.auth.authenticator import Credentials, Grant
 from gateway.auth.authority import (
     DISABLED,
     WRONG,
@@ -34,6 +37,7 @@ from matcher.reserved import filter_of, read_filter
 from store.api import AccountStore, Action, Commit, Outbound, Resource, SessionState, User
 from store.errors import StoreError
 
+_LONGEST_TIMER_S: Final = 86_400.0  # the clock may be set meanwhile
 _SLICE: Final = 1000  # connections checked in one turn of the loop
 
 
@@ -54,6 +58,7 @@ class Authentication:
         self._counters = counters
         self._connections = connections
         self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
         authority.on_change(self._on_change)
 
     # --- CONNECT
@@ -107,7 +112,9 @@ class Authentication:
         elif "certificate" in admission.auth and info is not None and info.is_certified:
             pass
         elif "password" in admission.auth and (packet.username is not None or packet.password is not None):
-            identity.prove(await self._check_password(connection, packet.username or b"", packet.password or b""))
+            identity.prove(await self._check_password(connection, packet, identity))
+            if info is not None and info.user_name not in (None, identity.user_name):
+                raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "the user name differs from the certificate's")
         elif "anonymous" not in admission.auth:
             raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "this listener requires authentication")
         if admission.binds_client_ids and packet.client_id and (info is None or info.client_id is None):
@@ -132,10 +139,13 @@ class Authentication:
         connection.admission.warn("session", f"refusing {who}: {why}")
         raise ClientRefused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
 
-    async def _check_password(self, connection: Connection, name: bytes, password: bytes) -> User:
+    async def _check_password(self, connection: Connection, packet: Connect, identity: Identity) -> User | Grant:
         """Return the user if the password is right. Raises ClientRefused, StoreError."""
+        name = packet.username or b""
+        password = packet.password or b""
+        credentials = Credentials(name, password, client_id=identity.client_id, peer=identity.peer)
         try:
-            return await self._authority.check_password(name, password, connection.peer())
+            return await self._authority.authenticate(credentials, connection.peer())
         except WrongPassword:
             self._failed(connection, name)
             raise
@@ -210,6 +220,24 @@ class Authentication:
             connection.send(auth(ReasonCode.SUCCESS, enhanced_auth.method, proof))
         finally:
             connection.enhanced_auth = None
+
+    # --- the end of a grant
+
+    def end_in_time(self, connection: Connection, grant: Grant) -> None:
+        """Close the connection when what its client has authenticated with expires."""
+        if grant.expires < inf:
+            seconds = min(max(0.0, grant.expires - time()), _LONGEST_TIMER_S)
+            connection.forget_expiry = self._loop.call_later(seconds, self._expired, connection).cancel
+
+    def _expired(self, connection: Connection) -> None:
+        connection.forget_expiry = None
+        grant = None if connection.identity is None else connection.identity.grant
+        if grant is None or connection.is_closed():
+            return
+        if grant.has_expired():
+            connection.close(ReasonCode.MAXIMUM_CONNECT_TIME, Explanation(b"the credentials have expired"))
+        else:
+            self.end_in_time(connection, grant)
 
     # --- restored sessions
 

@@ -312,6 +312,8 @@ class Sessions:
             if is_shared(stored.topic_filter):  # not before: a message may wait for a member
                 self.shared_subscriptions.join(session, stored)
         connection.opened(session, self._connack.keep_alive(packet))
+        if identity.grant is not None:
+            self._authentication.end_in_time(connection, identity.grant)
 
     async def _refresh(self, session: Session, cursors: list[QueueCursor]) -> None:
         """Find what the session has missed."""
@@ -398,6 +400,9 @@ class Sessions:
         self._counters.connections_closed += 1
         if connection.enhanced_auth is not None:
             connection.enhanced_auth.connection_lost()
+        if connection.forget_expiry is not None:
+            connection.forget_expiry()
+            connection.forget_expiry = None
         session = connection.session
         if session is None:
             return

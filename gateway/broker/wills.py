@@ -36,7 +36,9 @@ def will_set(identity: Identity, epoch: int, will: Will, gateway: bytes) -> byte
     """The record of a connection's will, with the user whose rules decide whether it may be sent."""
     flags = will.qos | (FLAG_RETAIN if will.retain else 0)
     message = will.topic, flags, will.properties, will.payload
-    sender = identity.user_name, identity.credential is not None, identity.allows_by_default
+    # The will was allowed at CONNECT. What an authenticator gave its user is not known any more when it is sent.
+    by_default = identity.allows_by_default or identity.grant is not None
+    sender = identity.user_name, identity.credential is not None, by_default
     return control.WillSet(epoch, will.delay_interval, *message, *sender, gateway, identity.source.encode()).frame(
         identity.client_id
     )

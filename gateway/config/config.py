@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.audit import AuditConfig
+from gateway.config.auth import AuthConfig
+from gateway.config.auth import check as check_auth
 from gateway.config.cluster import ClusterConfig
 from gateway.config.cluster import check as check_cluster
 from gateway.config.limits import check_table, one_of, setting
@@ -77,6 +79,7 @@ class Config:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tier: TierConfig = field(default_factory=TierConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    auth: AuthConfig = field(default_factory=AuthConfig)
     # Where each setting that is not a default comes from, by dotted path. No setting itself.
     sources: dict[str, str] = field(default_factory=dict, compare=False)
     # None: `load` has not made it. No setting either.
@@ -108,7 +111,7 @@ def load(
         for key, override in (overrides or {}).items():
             if override is not None:
                 _set(config, key, override, "the command line")
-        reveal_secrets(config.cluster, config.tier, environ)
+        reveal_secrets(config.cluster, config.tier, config.auth, environ)
         check(config)
     except ConfigError as error:
         raise _with_line(error, config, str(path), text) from None
@@ -192,12 +195,7 @@ def _with_line(error: ConfigError, config: Config, path: str, text: str) -> Conf
 @cache
 def keys() -> tuple[str, ...]:
     """Every setting as a dotted path."""
-    return tuple(
-        f"{top.name}.{leaf.name}" if leaf is not None else top.name
-        for top in dataclasses.fields(Config)
-        if top.name not in _NO_SETTINGS
-        for leaf in (dataclasses.fields(_nested(top.name)) if _nested(top.name) is not None else (None,))
-    )
+    return tuple(_leaves(Config, ""))
 
 
 def value_of(config: Config, key: str) -> Any:
@@ -208,9 +206,14 @@ def value_of(config: Config, key: str) -> Any:
     return value
 
 
-def _nested(name: str) -> Any:
-    kind = types_of(Config)[name]
-    return kind if dataclasses.is_dataclass(kind) and name not in _NO_SETTINGS else None
+def _leaves(table: Any, prefix: str) -> Iterator[str]:
+    for name, kind in types_of(table).items():
+        if not prefix and name in _NO_SETTINGS:
+            continue
+        if dataclasses.is_dataclass(kind):
+            yield from _leaves(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name
 
 
 def _flatten(tree: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
@@ -226,8 +229,8 @@ def _flatten(tree: Mapping[str, object], prefix: str = "") -> list[tuple[str, ob
 
 def _set(config: Config, key: str, value: object, source: str, names: list[str] | None = None) -> None:
     known = keys()
-    hints, table = types_of(Config), key.removeprefix("SLUICE_").lower()
-    if table in hints and _nested(table) is not None:
+    table = key.removeprefix("SLUICE_").lower()
+    if any(each.startswith(f"{table}.") for each in known):
         raise ConfigError(f"{key} in {source} is a table, [{table}]: set one of its settings", key)
     if key not in known:
         raise ConfigError(f"unknown setting {key!r} in {source}{nearest(key, names or known)}", key)
@@ -260,6 +263,7 @@ def _check_fronts(config: Config) -> None:
 
 def _check_processes(config: Config) -> None:
     _require("split.", check_split(config.split, bool(config.cluster.log)))
+    _require("auth.", check_auth(config.auth))
     _require("tier.", check_tier(config.tier, config.cluster.log))
     _require("cluster.", check_cluster(config.cluster, bool(config.split.certificate)))
 

@@ -80,18 +80,20 @@ def toml() -> str:
 
 
 def _tables() -> Iterator[_Table]:
-    nested = {name for key in keys() for name in (key.partition(".")[0],) if "." in key}
     top = [each for each in fields(Config) if each.name in keys()]
     yield _Table("", _GENERAL, False, tuple(top), types_of(Config))
     for each in fields(Config):
-        if each.name in nested:
+        if any(key.startswith(f"{each.name}.") for key in keys()):
             yield from _table(each.name, types_of(Config)[each.name], is_listed=False)
 
 
 def _table(path: str, kind: Any, *, is_listed: bool) -> Iterator[_Table]:
     types = types_of(kind)
-    yield _Table(path, " ".join(kind.__doc__.split()), is_listed, fields(kind), types)
+    own = tuple(each for each in fields(kind) if not is_dataclass(types[each.name]))
+    yield _Table(path, " ".join(kind.__doc__.split()), is_listed, own, types)
     for each in fields(kind):
+        if is_dataclass(types[each.name]):
+            yield from _table(f"{path}.{each.name}", types[each.name], is_listed=False)
         if _is_list_of_tables(types[each.name]):
             yield from _table(f"{path}.{each.name}", get_args(types[each.name])[0], is_listed=True)
 

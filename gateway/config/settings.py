@@ -1,7 +1,7 @@
 """The settings in force, for people: each with its value and where that comes from. Secrets are masked."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
@@ -10,6 +10,8 @@ from gateway.config.config import DEFAULT, Config, keys, value_of
 
 MASK: Final = "***"
 _SECRETS: Final = frozenset(("cluster.options", "tier.options"))  # tables whose values may be credentials
+_TEXTS: Final = frozenset(("auth.http.token", "auth.ldap.bind_password"))  # that are secrets
+_PLUGINS: Final = "auth.plugins"  # whose options may be credentials
 _ADDRESSES: Final = frozenset(("cluster.log", "tier.store"))  # which may have user and password in them
 _CREDENTIALS: Final = re.compile(r"[^/,@]+(?=@)")
 
@@ -31,6 +33,10 @@ def settings_in_force(config: Config) -> list[Setting]:
 def _shown(key: str, value: Any) -> str:
     if key in _SECRETS:
         value = dict.fromkeys(value, MASK)
+    elif key in _TEXTS:
+        value = MASK if value else ""
+    elif key == _PLUGINS:
+        value = [replace(each, options=dict.fromkeys(each.options, MASK)) for each in value]
     elif key in _ADDRESSES:
         value = _CREDENTIALS.sub(MASK, value)
     return orjson.dumps(value, default=str).decode()

@@ -9,6 +9,7 @@ UNSUBSCRIBE do not overtake messages: they, and everything behind them, wait unt
 """
 
 import logging
+from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
@@ -80,6 +81,7 @@ class Connection(PublishHandler):
         self.session: Session | None = None
         self.client_id: bytes = b""
         self.identity: Identity | None = None  # from CONNACK on
+        self.forget_expiry: Callable[[], None] | None = None  # stops the timer that ends it with its credentials
         self.enhanced_auth: EnhancedAuthentication | None = None  # an authentication with AUTH packets is under way
         self.early: list[Packet] | None = None  # packets behind a CONNECT that is being served
         self.deferred: list[Packet] | None = None  # SUBSCRIBE or UNSUBSCRIBE behind uncommitted messages, and the rest

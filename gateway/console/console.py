@@ -32,11 +32,10 @@ from gateway.console.render import Templates
 from gateway.console.sessions import LIFE_S, ConsoleSession, ConsoleSessions
 from gateway.console.texts import link
 from gateway.console.visit import Fields, Visit
-from gateway.http.front import HttpFront, source_of
+from gateway.http.front import LOGIN_STATUS, HttpFront, source_of
 from gateway.management.http_api import HTTP_STATUS
 from gateway.management.rights import RemoteManager
 from gateway.management.surface import Management
-from gateway.mqtt.reasons import ReasonCode
 from gateway.rpc.status import RequestError, status_of
 from store.errors import StoreError
 
@@ -257,8 +256,8 @@ class Console:
             callers = await self._callers_of(pages.authority)
             caller = await callers.identify(basic, None, source_of(request))
         except ClientRefused as refused:
-            is_busy = refused.reason in {ReasonCode.CONNECTION_RATE_EXCEEDED, ReasonCode.SERVER_BUSY}
-            return await self._login_page(request, to, name, f"Not logged in: {refused}.", 429 if is_busy else 401)
+            status = LOGIN_STATUS.get(refused.reason, 401)
+            return await self._login_page(request, to, name, f"Not logged in: {refused}.", status)
         except StoreError as error:
             return await self._login_page(request, to, name, f"Not logged in: {error}.", 503)
         session = ConsoleSession(pages.authority, caller, request.host, time.monotonic())

@@ -34,6 +34,12 @@ from store.local_store import LocalStore
 
 _MAX_CONNECTIONS: Final = 64  # of people and scrapers together
 _MAX_BODY: Final = 1 << 20  # bytes of a request
+# Of callers that are not admitted; others get 401.
+LOGIN_STATUS: Final = {
+    ReasonCode.CONNECTION_RATE_EXCEEDED: 429,
+    ReasonCode.SERVER_BUSY: 429,
+    ReasonCode.SERVER_UNAVAILABLE: 503,
+}
 _NO_PATH: Final = "- -"  # method and path of requests for what there is not
 
 
@@ -101,7 +107,7 @@ class HttpPages:
         try:
             caller = await self.identify(request)
         except ClientRefused as refused:
-            status = 429 if refused.reason is ReasonCode.CONNECTION_RATE_EXCEEDED else 401
+            status = LOGIN_STATUS.get(refused.reason, 401)
             headers = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'} if status == 401 else None
             return web.Response(status=status, text=str(refused), headers=headers)
         except StoreError as error:

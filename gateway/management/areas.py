@@ -2,10 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from gateway.auth.authority import Authority
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.management.access import AccessService
 from gateway.management.audit import AuditService
+from gateway.management.authentication import AuthenticationService
 from gateway.management.clients import ClientsService, SessionDirectory
 from gateway.management.dead_letters import DeadLettersService
 from gateway.management.groups import GroupsService
@@ -26,9 +28,9 @@ def areas_of(
     config: Config,
     reload: Callable[[], Awaitable[Changes | None]],
     sources: Sources,
-    logins_failed: Mapping[str, int],
+    authority: Authority,
 ) -> Areas:
-    """The services by name. reload, sources, logins_failed: see `StorageService`."""
+    """The services by name. reload, sources: see `StorageService`."""
     return {
         "Topics": TopicsService(engine),
         "Messages": MessagesService(engine, limits),
@@ -36,7 +38,8 @@ def areas_of(
         "DeadLetters": DeadLettersService(engine, limits),
         "Clients": ClientsService(engine, sessions),
         "Held": HeldService(engine),
-        "Storage": StorageService(engine, config, reload, sources, logins_failed),
+        "Storage": StorageService(engine, config, reload, sources, authority.service_logins_failed),
         "Audit": AuditService(config.audit.folder),
         "Access": AccessService(engine, sessions.remove),
+        "Authentication": AuthenticationService(authority),
     }

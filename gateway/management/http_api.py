@@ -43,7 +43,11 @@ HTTP_STATUS: Final = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-_BUSY: Final = frozenset((ReasonCode.CONNECTION_RATE_EXCEEDED, ReasonCode.SERVER_BUSY))
+_REFUSALS: Final = {  # of callers; others are UNAUTHENTICATED
+    ReasonCode.CONNECTION_RATE_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ReasonCode.SERVER_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+}
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="sluice", charset="UTF-8"'}
 _BOOLEANS: Final = {"true": True, "false": False}
 
@@ -73,8 +77,7 @@ class HttpApi:
             reply = await json_of(await self._management.call(method, message, manager))
             return web.Response(body=reply, content_type="application/json")
         except ClientRefused as refused:
-            code = grpc.StatusCode.RESOURCE_EXHAUSTED if refused.reason in _BUSY else grpc.StatusCode.UNAUTHENTICATED
-            return _refusal(code, str(refused))
+            return _refusal(_REFUSALS.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused))
         except RequestError as error:
             return _refusal(error.code, str(error))
         except StoreError as error:

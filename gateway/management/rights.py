@@ -69,12 +69,12 @@ class RemoteManager:
     async def is_super(self) -> bool:
         if self._caller.is_revoked:
             return False
-        return await self._authority.permissions(self._caller.user_name, host_of(self.source)) is None
+        return await self._authority.permissions(self._caller, host_of(self.source)) is None
 
     async def may(self, action: Action, kind: Kind, name: str, is_prefix: bool = False) -> bool:
         if self._caller.is_revoked:
             return False
-        permissions = await self._authority.permissions(self._caller.user_name, host_of(self.source))
+        permissions = await self._authority.permissions(self._caller, host_of(self.source))
         if permissions is None:
             return True
         if kind != TOPIC:

@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
+from gateway.auth.links import links_of
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.config.store import store_config
@@ -88,6 +89,7 @@ class ClusteredStoreNode:
             cluster.site,
         )
         tls = gateway_tls(config.split)
+        links_of(config.auth)  # fails here, and not when this node leads
         self._store = store = await ClusteredStore.open(config.data_dir, store_config(config), about)
         store.on_role(self._on_role)
         store.before_close(self._wait_for_fronts)
@@ -170,7 +172,7 @@ class ClusteredStoreNode:
         await self._listener.close()
         await self._http.stop()
         if self._authority is not None:
-            self._authority.stop()
+            await self._authority.stop()
         await self._admin.stop()
         assert store is not None
         await store.close()
@@ -265,14 +267,14 @@ class ClusteredStoreNode:
         """Serve gateways: this node leads."""
         self._let_go.clear()
         config = self.config
-        self._served = served = ServedStore(engine, config)
+        self._served = served = ServedStore(engine, config, links_of(config.auth))
         try:
             await self._show(None)
             pages = HttpPages(engine, served.authority, served.figures, list, config.http, lambda: None, self._member)
             await self._http.show(pages)
-            failed = served.authority.service_logins_failed
+            authority = served.authority
             areas = areas_of(
-                engine, served.sessions, rpc_limits(config), config, self._reload_all, served.figures, failed
+                engine, served.sessions, rpc_limits(config), config, self._reload_all, served.figures, authority
             )
             self._manage(areas)
             await served.begin()
@@ -304,7 +306,7 @@ class ClusteredStoreNode:
             return
         await self._http.show(None)
         if self._authority is not None:
-            self._authority.stop()
+            await self._authority.stop()
             self._authority = None
         self._followed = local
         self._manage({})
@@ -315,8 +317,9 @@ class ClusteredStoreNode:
         else:
             self._let_go.clear()
             store = cast("Store", local)  # it answers all that reads
-            audit = AuditLog(self.config.audit, "follower")
-            self._authority = authority = Authority(store, self.config.mqtt.max_wrong_passwords, audit)
+            audit, auth = AuditLog(self.config.audit, "follower"), self.config.auth
+            wrong = self.config.mqtt.max_wrong_passwords
+            self._authority = authority = Authority(store, wrong, audit, auth, links_of(auth))
             storage = StorageService(local, self.config, self._reload_all, dict, authority.service_logins_failed)
             self._manage({"Storage": storage})
             http = self.config.http

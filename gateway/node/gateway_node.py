@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
+from gateway.auth.links import links_of
 from gateway.broker.client_ownership import gateway_name
 from gateway.config.config import Config
 from gateway.http.front import HttpFront, HttpPages
@@ -65,6 +66,7 @@ class GatewayNode:
         node = NodeFacts(cluster.address, config.grpc.advertise, config.mqtt.advertise, cluster.weight)
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
+        links = links_of(config.auth)
         self._state = ServiceState(await _standby(own_store, settings.grace_s) if own_store else "")
         standby = self._state.standby
         store: RemoteStore | StandbyStore
@@ -78,7 +80,8 @@ class GatewayNode:
             store.on_lost(self.ended.set)
         self._store = store
         audit = AuditLog(config.audit, config.split.place or "gateway")
-        self._authority = authority = Authority(store, config.mqtt.max_wrong_passwords, audit)
+        wrong = config.mqtt.max_wrong_passwords
+        self._authority = authority = Authority(store, wrong, audit, config.auth, links)
         self._rpc = self._make_rpc(store)
         own_name = None if standby else name
         self._devices = devices = Devices(
@@ -130,7 +133,7 @@ class GatewayNode:
             await self._rpc.stop(RPC_STOP_S)
         await self._devices.stop()
         await self._http.stop()
-        self._authority.stop()
+        await self._authority.stop()
         await store.close()
 
     # --- draining

@@ -5,6 +5,7 @@ from functools import partial
 
 from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
+from gateway.auth.links import links_of
 from gateway.broker.maintenance import Maintenance
 from gateway.config.config import Config
 from gateway.config.reload import Changes
@@ -32,8 +33,11 @@ class Node:
         settings = store_config(config)
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
+        links = links_of(config.auth)
         self._engine = engine = await Engine.open(config.data_dir, settings)
-        self._authority = authority = Authority(engine, config.mqtt.max_wrong_passwords, AuditLog(config.audit, "node"))
+        audit = AuditLog(config.audit, "node")
+        wrong = config.mqtt.max_wrong_passwords
+        self._authority = authority = Authority(engine, wrong, audit, config.auth, links)
         self._devices = devices = Devices(engine, authority, config, self.counters)
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
         self._maintenance = Maintenance(engine, self._sessions.wills, self._sessions.open_sessions.__contains__)
@@ -78,7 +82,7 @@ class Node:
         await self._maintenance.stop()
         await self._devices.stop()
         await self._services.stop()
-        self._authority.stop()
+        await self._authority.stop()
         await close()
         self._engine = None
 

@@ -1,10 +1,12 @@
 """An open store and what serves it to gateways in other processes."""
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
 from gateway.auth.audit import AuditLog
+from gateway.auth.authenticator import Link
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import SplitMaintenance
 from gateway.broker.remote_sessions import RemoteSessions
@@ -23,9 +25,11 @@ _CHECK_SECONDS: Final = 0.05
 class ServedStore:
     """A store with its server, users and maintenance. Create it on the loop, `begin` and `serve` it, and `stop` it."""
 
-    def __init__(self, engine: Engine, config: Config) -> None:
+    def __init__(self, engine: Engine, config: Config, links: Iterable[Link]) -> None:
+        """links: see `Authority`."""
         self.engine = engine
-        self.authority = Authority(engine, config.mqtt.max_wrong_passwords, AuditLog(config.audit, "store"))
+        wrong, audit = config.mqtt.max_wrong_passwords, AuditLog(config.audit, "store")
+        self.authority = Authority(engine, wrong, audit, config.auth, links)
         self._maintenance = SplitMaintenance(engine, self.authority, Counters())
         self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
         engine.gateway_registry.on_ended = self._end
@@ -62,7 +66,7 @@ class ServedStore:
         """Stop serving. Gateways keep their connections for the grace time."""
         await self._maintenance.stop()
         await self._server.stop()
-        self.authority.stop()
+        await self.authority.stop()
 
     @property
     def nodes(self) -> list[str]:

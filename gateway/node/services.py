@@ -53,8 +53,7 @@ class Services:
         self._config = config
         own = [(config.grpc.advertise, 1)] if config.grpc.advertise else []
         management = Management(lambda: authority.audit)
-        failed = authority.service_logins_failed
-        areas = areas_of(engine, sessions, rpc_limits(config), config, reload, sources, failed)
+        areas = areas_of(engine, sessions, rpc_limits(config), config, reload, sources, authority)
         management.serve({**areas, "Cluster": NoCluster()})
         self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management)
         self.http = HttpFront(config.http)

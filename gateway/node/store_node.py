@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
+from gateway.auth.links import links_of
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.config.store import store_config
@@ -34,8 +35,9 @@ class StoreNode:
         settings = store_config(config)
         await check_host(config.host)
         await check_host(config.http_host, "http.host")
+        links = links_of(config.auth)
         self._engine = engine = await Engine.open(config.data_dir, settings)
-        self._served = served = ServedStore(engine, config)
+        self._served = served = ServedStore(engine, config, links)
         self._listener = StoreListener(RemoteConfig())
         engine.on_commit(self._on_messages, MESSAGES)
         self._services = Services(

@@ -27,6 +27,7 @@ from store.errors import StoreError
 _CODES: Final = {
     ReasonCode.CONNECTION_RATE_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ReasonCode.SERVER_BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ReasonCode.SERVER_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
 
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}

@@ -144,7 +144,7 @@ class Several:
             await self.leave(name)
         await self.keeping.stop()
         for authority in self.authorities.values():
-            authority.stop()
+            await authority.stop()
         for gateway in self._dead:  # what waits for an answer of the store waits for ever
             await _ended(gateway)
         for way in self._ways.values():

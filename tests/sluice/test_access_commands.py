@@ -392,3 +392,30 @@ def test_a_password_is_asked_for_twice(
     monkeypatch.setattr("getpass.getpass", lambda _prompt: next(answers))
     assert main(["user", "add", "alice", "--data-dir", str(tmp_path)]) == 1
     assert "the two passwords differ" in capsys.readouterr().err
+
+
+async def test_auth_test_says_who_decides_and_what_it_gives(run: Run, request: pytest.FixtureRequest) -> None:
+    await run("user", "add", "alice", given="wonderland\n")
+    await run("role", "set", "reader", "allow subscribe r/#")
+    await run("user", "roles", "alice", "reader")
+    await run("acl", "set", "--user", "alice", "allow publish a/#")
+    if request.node.callspec.params["data"] == "stopped":
+        await run("auth", "test", "alice", given="wonderland\n", code=1)
+        assert "no node runs" in run.error
+        return
+    assert (await run("auth", "test", "alice", given="wonderland\n")).splitlines() == [
+        "users knows it",
+        "logged in as alice",
+        "  role reader",
+        "  rule 1 of alice: allow publish a/#",
+        "  rule 1 of role reader: allow subscribe r/#",
+    ]
+    facts = json.loads(await run("auth", "test", "alice", "--json", given="x\n", code=3))
+    assert (facts["allowed"], facts["because"]) == (False, "wrong user name or password")
+    assert facts["steps"] == [{"authenticator": "users", "outcome": "denies it: the password is wrong"}]
+    assert "there is no such user" in await run("auth", "test", "eve", given="x\n", code=3)
+    assert "refused: authorization must be Basic" in await run("auth", "test", "--bearer", given="x\n", code=3)
+    await run("user", "disable", "alice")
+    assert "refused: the user is disabled" in await run("auth", "test", "alice", given="wonderland\n", code=3)
+    await run("auth", "test", "alice", "--source", "nowhere", given="x\n", code=1)
+    assert "not an address" in run.error

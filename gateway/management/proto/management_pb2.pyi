@@ -1009,6 +1009,48 @@ class CheckedRule(_message.Message):
     outcome: str
     def __init__(self, rule: _Optional[str] = ..., outcome: _Optional[str] = ...) -> None: ...
 
+class TestLoginRequest(_message.Message):
+    __slots__ = ("user", "password", "bearer", "client_id", "source")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    BEARER_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    password: str
+    bearer: bool
+    client_id: str
+    source: str
+    def __init__(self, user: _Optional[str] = ..., password: _Optional[str] = ..., bearer: _Optional[bool] = ..., client_id: _Optional[str] = ..., source: _Optional[str] = ...) -> None: ...
+
+class TestLoginReply(_message.Message):
+    __slots__ = ("allowed", "because", "steps", "user", "roles", "rules", "super_user", "expires_ms")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ROLES_FIELD_NUMBER: _ClassVar[int]
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    SUPER_USER_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    allowed: bool
+    because: str
+    steps: _containers.RepeatedCompositeFieldContainer[LoginStep]
+    user: str
+    roles: _containers.RepeatedScalarFieldContainer[str]
+    rules: _containers.RepeatedScalarFieldContainer[str]
+    super_user: bool
+    expires_ms: int
+    def __init__(self, allowed: _Optional[bool] = ..., because: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[LoginStep, _Mapping]]] = ..., user: _Optional[str] = ..., roles: _Optional[_Iterable[str]] = ..., rules: _Optional[_Iterable[str]] = ..., super_user: _Optional[bool] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+
+class LoginStep(_message.Message):
+    __slots__ = ("authenticator", "outcome")
+    AUTHENTICATOR_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    authenticator: str
+    outcome: str
+    def __init__(self, authenticator: _Optional[str] = ..., outcome: _Optional[str] = ...) -> None: ...
+
 class ListAuditRequest(_message.Message):
     __slots__ = ("limit", "since_ms", "until_ms", "user", "event", "denied", "source")
     LIMIT_FIELD_NUMBER: _ClassVar[int]

@@ -246,7 +246,7 @@ async def test_a_name_that_is_guessed_at_from_many_places_is_slow_and_not_shut(
     monkeypatch.setattr(attempts.LoginDelays, "delay", delay)
     user = User(b"alice", b"", 0, b"", b"")
     for number in range(30):
-        checks._count_failure(user, f"192.0.2.{number}")
+        checks.count_failure(user.name, f"192.0.2.{number}")
     come = scram if way == "scram" else login
     assert (await come(node.ports.mqtt, b"alice", b"wonderland", client_id=b"meter"))[-1].reason == 0
     assert len(slept) == 1

@@ -230,3 +230,57 @@ def test_an_unknown_variable_suggests_the_nearest() -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         load(tmp_path / "none.toml", None, {})
+
+
+# --- authenticators
+
+LDAP = 'chain = ["ldap"]\n[auth.ldap]\nurl = "ldaps://d.example"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("chain = []", "auth.chain is a list of different names"),
+        ('chain = ["users", "users"]', "auth.chain is a list of different names"),
+        ('chain = ["user"]', "there is no such plug-in installed; it may have"),
+        ('[auth.http]\nurl = "https://a"', "auth.http has settings, but auth.chain does not contain 'http'"),
+        ('chain = ["http"]', "auth.http.url begins with https://"),
+        ('chain = ["http"]\n[auth.http]\nurl = "http://auth.example/"', "must begin with https://"),
+        ('chain = ["http"]\n[auth.http]\nurl = "https://u:p@auth.example/"', "and no user"),
+        ('chain = ["http"]\n[auth.http]\nurl = "https://a"\nca = "none.pem"', "auth.http.ca: there is no file"),
+        ('chain = ["http"]\n[auth.http]\nurl = "https://a"\ntimeout_s = 0', "auth.http.timeout_s must be between"),
+        ('chain = ["jwt"]', "auth.jwt.keys_file or auth.jwt.keys_url is needed"),
+        ('chain = ["jwt"]\n[auth.jwt]\nkeys_url = "http://keys.example"', "must begin with https://"),
+        ('chain = ["jwt"]\n[auth.jwt]\nkeys_file = "none.json"', "auth.jwt.keys_file: there is no file"),
+        ('chain = ["ldap"]\n[auth.ldap]\nuser_dn = "uid={user}"', "auth.ldap.url begins with ldaps://"),
+        (LDAP, "auth.ldap.user_dn or auth.ldap.base is needed"),
+        (f'{LDAP}user_dn = "uid=alice"', "auth.ldap.user_dn must have {user}"),
+        (f'{LDAP}base = "dc=a"\nfilter = "(uid=*)"', "auth.ldap.filter must have {user}"),
+        (f'{LDAP}base = "dc=a"\nbind_dn = "cn=a"', "auth.ldap.bind_dn and auth.ldap.bind_password"),
+        (f'{LDAP}user_dn = "uid={{user}}"\nstart_tls = true', "auth.ldap.start_tls is for ldap://"),
+        (f'{LDAP}user_dn = "uid={{user}}"'.replace("ldaps", "ldap"), "must begin with ldaps://"),
+        ('[[auth.plugins]]\nname = "x"', "auth.plugins[0].name 'x' is no plug-in in auth.chain"),
+        ("[auth.jwt]\nissuers = 1", "unknown setting 'auth.jwt.issuers'"),
+        ("jwt = 1", "is a table, [auth.jwt]: set one of its settings"),
+    ],
+)
+def test_mistakes_about_authenticators(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(write(tmp_path / "c.toml", f"[auth]\n{text}\n"), None, {})
+    assert says in str(error.value)
+
+
+def test_settings_of_authenticators(tmp_path: Path) -> None:
+    text = f'[auth]\n{LDAP}user_dn = "uid={{user}}"\nstart_tls = true\n'.replace(
+        "ldaps://d.example", "ldap://d.example"
+    )
+    config = load(write(tmp_path / "c.toml", text), None, {"SLUICE_AUTH_LDAP_TIMEOUT_S": "7"})
+    assert (config.auth.chain, config.auth.ldap.start_tls, config.auth.ldap.timeout_s) == (["ldap"], True, 7)
+    for url in ("http://127.0.0.1:8000/x", "http://[::1]/", "http://localhost/", "https://auth.example"):
+        assert load(None, {"auth.chain": ["http"], "auth.http.url": url}, {}).auth.http.url == url
+
+
+def test_an_authenticator_whose_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.config.auth.find_spec", lambda name: None if name == "ldap3" else name)
+    with pytest.raises(ConfigError, match=r"needs the Python package ldap3: pip install 'sluicemq\[ldap\]'"):
+        load(None, {"auth.chain": ["ldap"]}, {})

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.auth import PluginConfig
 from gateway.config.config import ConfigError, load
 from gateway.config.settings import settings_in_force
 
@@ -55,3 +56,20 @@ def test_a_secret_of_any_length_is_not_read(tmp_path: Path) -> None:
     path = write(tmp_path, "nats://host:4222/stream", "token = '${file:/dev/zero}'")
     with pytest.raises(ConfigError, match="is longer than 65536 bytes"):
         load(path, None, {})
+
+
+def test_secrets_of_authenticators_are_revealed_and_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret\n")
+    path = tmp_path / "c.toml"
+    reference = f"${{file:{tmp_path}/secret}}"
+    ldap = f'url = "ldaps://d"\nbase = "dc=a"\nbind_dn = "cn=a"\nbind_password = "{reference}"'
+    http = f'url = "https://a"\ntoken = "{reference}"'
+    path.write_text(f'[auth]\nchain = ["ldap", "http"]\n[auth.ldap]\n{ldap}\n[auth.http]\n{http}\n')
+    config = load(path, None, {})
+    assert (config.auth.ldap.bind_password, config.auth.http.token) == ("s3cret", "s3cret")
+    plugin = PluginConfig("p", {"key": "s3cret"})
+    config.auth.plugins.append(plugin)
+    shown = {each.name: each.value for each in settings_in_force(config)}
+    assert "s3cret" not in "".join(shown.values())
+    assert (shown["auth.ldap.bind_password"], shown["auth.http.token"]) == ('"***"', '"***"')
+    assert plugin.options == {"key": "s3cret"}

@@ -135,7 +135,7 @@ async def test_figures_of_gateways_are_labelled(make_node: MakeNode) -> None:
         for family in await collector.collect()
         for sample in family.samples
     }
-    authority.stop()
+    await authority.stop()
     assert found["sluice_grpc_calls_total", ("code", "OK"), ("gateway", "g1"), ("method", "a.B/C")] == 1
     assert found["sluice_grpc_call_seconds_sum", ("gateway", "g1"), ("method", "a.B/C")] == 0.0007
     assert found["sluice_mqtt_delivery_seconds_bucket", ("gateway", "g1"), ("le", "0.0001")] == 1

@@ -53,9 +53,9 @@ class Surface:
         self._management = Management()
         engine, config = engine_of(node), node.config
         sources = {"a": {"messages_sent": 1, "dropped_qos0": 2}, "b": {"messages_sent": 3, "dropped_expired": 4}}
-        failed = {"http": 5, "grpc": 6}
+        node._authority.service_logins_failed |= {"http": 5, "grpc": 6}
         self._management.serve(
-            areas_of(engine, node._sessions, rpc_limits(config), config, node.reload, lambda: sources, failed)
+            areas_of(engine, node._sessions, rpc_limits(config), config, node.reload, lambda: sources, node._authority)
         )
 
     async def __call__(self, name: str, **fields: object) -> Message:

@@ -79,6 +79,7 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ListRules": pb.ListRulesRequest(),
         "SetRules": pb.SetRulesRequest(user="other", rules=["allow both x"]),
         "CheckRules": pb.CheckRulesRequest(user="other", action="publish", resource="x"),
+        "TestLogin": pb.TestLoginRequest(user="new", password="x"),
         "ListAudit": pb.ListAuditRequest(),
         "GetCluster": pb.GetClusterRequest(),
         "ChangeLeader": pb.ChangeLeaderRequest(node="n1"),
