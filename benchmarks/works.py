@@ -90,6 +90,12 @@ WORKS: Final = (
         against_mosquitto(0.25),
         ("--wildcard",),
     ),
+    Work(
+        "drain 1 → 1 QoS 1, 200 in flight, by wildcard",
+        *("fanout", 1, 1, 200, 100_000),
+        against_mosquitto(0.7),
+        ("--wildcard",),
+    ),
     Work("share 1 → 4 QoS 1, 20 in flight", "share", 1, 4, 20, 50_000),
     Work("share 1 → 4 QoS 1, 200 in flight", "share", 1, 4, 200, 100_000),
     Work("pipe 50 → 50 QoS 1, 1 in flight", "pipe", 1, 50, 1, 50_000, against_mosquitto(0.7)),
