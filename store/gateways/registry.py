@@ -3,9 +3,9 @@
 A gateway joins under a name that no other gateway ever has, and is registered as long as its heartbeats come. All of
 this is live state: only the beginning and the end of a gateway are records of the log. Rules of the file:
 
-* A gateway without a heartbeat for a lease is ended: GATEWAY_LEFT is appended, its messages are refused from then on,
-  what it left behind is cleaned up, and then its claims are released. A gateway that joins with the same name up to the
-  slash is its successor and ends it at once.
+* A gateway without a heartbeat for a lease, whose connection is not busy either, is ended: GATEWAY_LEFT is appended,
+  its messages are refused from then on, what it left behind is cleaned up, and then its claims are released. A gateway
+  that joins with the same name up to the slash is its successor and ends it at once.
 * A store that was opened anew waits for the gateways that the log knows. It grants no client before all of them have
   returned or were ended. A returning gateway names the claims that it was granted, not those that it waits for: of two
   gateways that name a client, the second one could be the one that has its connection.
@@ -216,6 +216,12 @@ class GatewayRegistry:
                 others.update(other.figures)
         groups, gateway.groups = list(gateway.groups), {}
         return Attendance(self._claims.orders(name), dict(others), groups)
+
+    def heard(self, name: bytes) -> None:
+        """Much has come from a gateway, or went there: its heartbeat may be behind that."""
+        gateway = self._gateways.get(name)
+        if gateway is not None and gateway.has_returned:
+            gateway.last_heartbeat = max(gateway.last_heartbeat, self._loop.time())
 
     def expire(self, name: bytes) -> None:
         """End a gateway whose connection is lost for good."""

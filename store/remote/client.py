@@ -55,6 +55,7 @@ from store.remote.requests import Requester
 from store.remote.stream import Stream
 from store.remote.wants import RemoteWants
 from store.remote.wire import (
+    LAYOUT,
     VERSION,
     Hello,
     Item,
@@ -364,10 +365,15 @@ class RemoteStore(RemoteCalls):
             if first is None:
                 raise OSError("the store closed the connection")
             if wrong := refusal(first):
-                raise NotServed(f"the store at {self._addresses.current} is of another version: {wrong}")
+                raise NotServed(f"the store at {self._addresses.current} cannot be used: {wrong}")
             await self._welcomed(_decode_welcome(first))
             stream = self._stream = Stream(
-                self._link, self._config, connection.read_message, connection.write_message, self._handle_message
+                self._link,
+                self._config,
+                connection.read_message,
+                connection.write_message,
+                self._handle_message,
+                lambda: connection.received,
             )
             self.is_connected = True
             self.bulk.attach(Requester(address, self._tls), self._producer, is_beside=address in self._beside)
@@ -392,6 +398,7 @@ class RemoteStore(RemoteCalls):
         known, received, behind = self._event_receiver.position, self._link.received, self._appends.open_behind
         return Hello(
             VERSION,
+            LAYOUT,
             self._producer,
             self.gateway,
             self._opening,

@@ -42,6 +42,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._frames: deque[Frame] = deque()
         self._held = 0  # bytes that `_frames` take
+        self.received = 0  # bytes that have arrived, also those of a frame that is not complete yet
         self._is_paused = False  # nothing is received
         self._waiter: asyncio.Future[None] | None = None  # of the one who reads
         self.ended: asyncio.Future[None] = self._loop.create_future()  # done when the connection is lost
@@ -145,6 +146,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._fault is not None:
             return
+        self.received += len(data)
         try:
             frames = self._reader.feed(data)
         except ProtocolViolated as violated:

@@ -5,12 +5,16 @@ The rules of the file:
 * Each item arrives once and in order while both sides have the link. A message is kept until the other side
   acknowledges it, and is sent again over the next stream.
 * Memory is bounded: no message is sent while more than a window is kept. The callers of `put` bound the waiting items.
-* All waiting items are sent as one message, because a message has a fixed cost.
+* Waiting items are sent together, because a message has a fixed cost. A message has more than `_MESSAGE_BYTES` only if
+  a single item has: only whole messages are acknowledged, and a slow network takes long for a large one.
 """
 
 from collections import deque
+from typing import Final
 
 from store.remote.wire import HEAD, ITEM
+
+_MESSAGE_BYTES: Final = 256 << 10
 
 
 class LinkBroken(Exception):
@@ -27,6 +31,7 @@ class Link:
         "_unsaid",
         "_waiting",
         "_window",
+        "delivered_bytes",
         "kept_bytes",
         "received",
         "waiting_bytes",
@@ -34,6 +39,7 @@ class Link:
 
     def __init__(self, window_bytes: int) -> None:
         self._window = window_bytes
+        self.delivered_bytes: int = 0  # of messages that the other side has acknowledged, over all links
         self.reset()
 
     def reset(self) -> None:
@@ -59,9 +65,7 @@ class Link:
             return self._resends.popleft()
         if self._waiting and self.kept_bytes < self._window:
             self._sent += 1
-            message = b"".join([HEAD.pack(self._sent, self.received), *self._waiting])
-            self._waiting = []
-            self.waiting_bytes = 0
+            message = b"".join([HEAD.pack(self._sent, self.received), *self._take()])
             self._kept.append((self._sent, message))
             self.kept_bytes += len(message)
             self._unsaid = 0
@@ -69,6 +73,26 @@ class Link:
         if self.owes:
             return self.acknowledgement()
         return None
+
+    def _take(self) -> list[bytes]:
+        """The items of the next message, which do not wait any more."""
+        waiting = self._waiting
+        if self.waiting_bytes <= _MESSAGE_BYTES:
+            self._waiting = []
+            self.waiting_bytes = 0
+            return waiting
+        count = 2
+        size = ITEM.size + len(waiting[1])
+        while size < _MESSAGE_BYTES:  # there are more items
+            length = ITEM.size + len(waiting[count + 1])
+            if size + length > _MESSAGE_BYTES:
+                break
+            size += length
+            count += 2
+        taken = waiting[:count]
+        del waiting[:count]
+        self.waiting_bytes -= size
+        return taken
 
     @property
     def owes(self) -> bool:
@@ -104,4 +128,6 @@ class Link:
             raise LinkBroken(f"message {number} is said to have arrived, and {self._sent} was the last")
         kept = self._kept
         while kept and kept[0][0] <= number:
-            self.kept_bytes -= len(kept.popleft()[1])
+            size = len(kept.popleft()[1])
+            self.kept_bytes -= size
+            self.delivered_bytes += size

@@ -26,7 +26,7 @@ from store.remote.link import LinkBroken
 from store.remote.requests import Refused, serve_requests
 from store.remote.service_state import ServiceStates
 from store.remote.standby import StandbyReads
-from store.remote.wire import VERSION, Hello, Verdict, Welcome, refusal
+from store.remote.wire import LAYOUT, VERSION, Hello, Verdict, Welcome, refusal
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ _MAX_OPENING: Final = 128  # connections to an address that have not said anythi
 _MAX_CONNECTIONS: Final = 2048
 _SHORTAGE_S: Final = 1.0  # without accepting when the system has no descriptor or memory
 _QUIET_S: Final = 1.0  # between two warnings about peers
+_SAME_S: Final = 600.0  # between two warnings that say the same of one host
+_MAX_TOLD: Final = 128  # hosts and reasons that are remembered for that
 _BACKLOG: Final = 1024  # connections that the kernel may queue
 # An address of a host name that this machine does not have: `localhost` may be ::1 where IPv6 is switched off.
 _MISSING: Final = frozenset((errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT))
@@ -80,6 +82,7 @@ class StoreListener:
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._quiet_until = 0.0  # no warning about another peer
+        self._told: dict[tuple[str, str], float] = {}  # host and reason → when there was a warning, the oldest first
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, address: str, tls: Tls | None = None) -> int:
@@ -186,13 +189,17 @@ class StoreListener:
         except TimeoutError as error:
             raise ProtocolViolated("it has said nothing") from error
 
-    def _warn(self, text: str, *arguments: object) -> None:
+    def _warn(self, text: str, peer: str, why: object) -> None:
         """Log what is wrong with a peer. One that tries again and again does not fill the log."""
-        now = self._loop.time()
-        is_quiet = now < self._quiet_until
+        now, told = self._loop.time(), (peer.rpartition(":")[0], str(why))
+        is_quiet = now < self._quiet_until or now < self._told.get(told, -_SAME_S) + _SAME_S
         if not is_quiet:
             self._quiet_until = now + _QUIET_S
-        log.log(logging.DEBUG if is_quiet else logging.WARNING, text, *arguments)
+            self._told.pop(told, None)
+            self._told[told] = now
+            if len(self._told) > _MAX_TOLD:
+                del self._told[next(iter(self._told))]
+        log.log(logging.DEBUG if is_quiet else logging.WARNING, text, peer, why)
 
     def _spawn(self, coroutine: Coroutine[object, None, None]) -> None:
         task = self._loop.create_task(coroutine)
@@ -256,7 +263,7 @@ class StoreListener:
 
 
 def _refused(verdict: Verdict, reason: str, leader: str = "") -> Welcome:
-    return Welcome(VERSION, verdict, reason, "", 0, 0, 0, 0, {}, 0, 0, 0, _NO_REDELIVERY, leader)
+    return Welcome(VERSION, LAYOUT, verdict, reason, "", 0, 0, 0, 0, {}, 0, 0, 0, _NO_REDELIVERY, leader)
 
 
 async def _bind(address: str) -> list[socket.socket]:

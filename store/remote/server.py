@@ -25,7 +25,7 @@ from store.remote.listener import StoreListener
 from store.remote.moved_producers import MovedProducers
 from store.remote.requests import Refused
 from store.remote.stream import Stream
-from store.remote.wire import VERSION, Hello, NodeFacts, Verdict, Welcome
+from store.remote.wire import LAYOUT, VERSION, Hello, NodeFacts, Verdict, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -237,6 +237,7 @@ class StoreServer:
         partitions = engine.partitions
         return Welcome(
             VERSION,
+            LAYOUT,
             verdict,
             reason,
             self._opening,
@@ -262,7 +263,18 @@ class StoreServer:
             await connection.write_message(message)
             gateway.sent()
 
-        stream = Stream(gateway.link, self._config, connection.read_message, write, gateway.handle_message)
+        def busy() -> None:
+            self._engine.gateway_registry.heard(gateway.gateway.encode())
+
+        stream = Stream(
+            gateway.link,
+            self._config,
+            connection.read_message,
+            write,
+            gateway.handle_message,
+            lambda: connection.received,
+            busy,
+        )
         gateway.stream, gateway.streamed = stream, asyncio.current_task()
         return stream
 

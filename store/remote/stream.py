@@ -1,11 +1,13 @@
 """Carries a link over one connection until it breaks.
 
 Both sides run this: one task writes the link's messages, and one reads. An idle side sends heartbeats, so that
-silence means that the other side or the network has failed.
+silence means that the other side or the network has failed. A part of a message is no silence: a large one may take
+longer than that over a slow network.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from store.remote.config import RemoteConfig
 from store.remote.link import Link
@@ -14,16 +16,36 @@ Read = Callable[[], Awaitable[object]]  # bytes, or something else when the stre
 Write = Callable[[bytes], Awaitable[None]]
 OnMessage = Callable[[bytes], Awaitable[None]]
 
+_LEAST_BYTES: Final = 64 << 10  # of a message that arrive in `silence_s`; with fewer, the other side counts as silent
+_LOOKS: Final = 4  # in `silence_s`
+
+
+def _ignore() -> None:
+    """Nobody has to hear of it."""
+
 
 class Stream:
     """One stream. Call `wake` when the link has something to send."""
 
-    def __init__(self, link: Link, config: RemoteConfig, read: Read, write: Write, on_message: OnMessage) -> None:
+    def __init__(
+        self,
+        link: Link,
+        config: RemoteConfig,
+        read: Read,
+        write: Write,
+        on_message: OnMessage,
+        received: Callable[[], int],
+        on_busy: Callable[[], None] = _ignore,
+    ) -> None:
+        """received: bytes that have arrived, also those of incomplete messages. on_busy: called once in a while when
+        much has arrived from the other side, or it has acknowledged much."""
         self._link = link
         self._config = config
         self._read = read
         self._write = write
         self._on_message = on_message  # called with each new message; no other is read until it returns
+        self._received = received
+        self._on_busy = on_busy
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._heard_at = self._loop.time()
@@ -88,7 +110,19 @@ class Stream:
                 self._ready.set()
 
     async def _watch(self) -> None:
-        silence = self._config.silence_s
-        while (left := self._heard_at + silence - self._loop.time()) > 0 or self._is_handling:  # noqa: ASYNC110
-            await asyncio.sleep(max(left, silence / 4))
-        raise TimeoutError(f"nothing was heard for {silence} s")
+        loop, link, silence = self._loop, self._link, self._config.silence_s
+        busy = self._received() + link.delivered_bytes
+        heard_at, heard = self._heard_at, self._received()
+        while True:
+            left = heard_at + silence - loop.time()
+            await asyncio.sleep(min(left, silence / _LOOKS) if left > 0 else silence / _LOOKS)
+            received = self._received()
+            before, busy = busy, received + link.delivered_bytes
+            if busy - before >= _LEAST_BYTES // _LOOKS:
+                self._on_busy()
+            if self._heard_at > heard_at or self._is_handling:
+                heard_at, heard = self._heard_at, received
+            elif loop.time() - heard_at >= silence:
+                if received - heard < _LEAST_BYTES:
+                    raise TimeoutError(f"nothing was heard for {silence} s")
+                heard_at, heard = loop.time(), received

@@ -16,6 +16,8 @@ import msgspec
 from store.api import Redelivery
 
 VERSION: Final = 1  # of this layout and of the items
+# A digest of all structs that travel, which a test compares with them: it differs between builds of one version, too.
+LAYOUT: Final = "649ae0ace7969faa"
 
 HEAD: Final = Struct("<QQ")
 ITEM: Final = Struct("<BI")
@@ -47,6 +49,7 @@ class Greeting(msgspec.Struct, frozen=True, array_like=True):
     """The common part of the first messages of all versions."""
 
     version: int
+    layout: object = ""
 
 
 _decode_greeting: Final = msgspec.msgpack.Decoder(Greeting).decode
@@ -66,6 +69,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """A gateway's greeting. `producer` identifies its process."""
 
     version: int
+    layout: str
     producer: bytes
     gateway: str
     opening: str  # of the log that it was attached to last; empty: none yet
@@ -90,6 +94,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     """The store's greeting."""
 
     version: int
+    layout: str
     verdict: Verdict
     reason: str  # of REFUSED, GIVEN_UP and ELSEWHERE
     opening: str  # of the log
@@ -106,12 +111,18 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 
 
 def refusal(message: bytes) -> str:
-    """Why the sender of this first message cannot be served: its version differs. Empty if it can be served.
+    """Why the sender of this first message cannot be served: its version or its layout differs. Empty if it can be
+    served.
 
     Raises msgspec.MsgspecError if the message is not a greeting.
     """
-    version = _decode_greeting(message).version
-    return "" if version == VERSION else f"it speaks version {version} of the protocol, and this side version {VERSION}"
+    greeting = _decode_greeting(message)
+    if greeting.version != VERSION:
+        return f"it speaks version {greeting.version} of the protocol, and this side version {VERSION}"
+    if greeting.layout != LAYOUT:
+        both = f"layout {str(greeting.layout)[:20]}, and this side layout {LAYOUT}"
+        return f"its messages have {both}: install the same build of Sluice on both sides"
+    return ""
 
 
 def items(message: bytes) -> Iterator[tuple[int, bytes]]:

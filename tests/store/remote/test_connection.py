@@ -17,7 +17,7 @@ from store.remote.frames import MAX_FRAME, MAX_REQUEST, PREFACE, FrameKind, head
 from store.remote.link import LinkBroken
 from store.remote.listener import StoreListener
 from store.remote.requests import Refused, Requester, Requests, serve_requests
-from store.remote.wire import VERSION, Hello
+from store.remote.wire import LAYOUT, VERSION, Hello
 from tests.loops import on_each_loop
 from tests.waiting import PATIENCE_S, patience, until
 
@@ -309,7 +309,7 @@ async def test_a_server_that_fails_is_logged_and_ends_the_connection(caplog: pyt
         listener.serve(Failing())
         for gateway, logged in (("broken", "closing the connection of the peer at"), ("g1", "serving the peer at")):
             connection = await connect(address)
-            await connection.write_message(encode(Hello(VERSION, b"p", gateway, "", 0, 0, False, -1)))
+            await connection.write_message(encode(Hello(VERSION, LAYOUT, b"p", gateway, "", 0, 0, False, -1)))
             assert await connection.read() is None
             assert logged in caplog.messages[-1]
 

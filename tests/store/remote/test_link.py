@@ -90,6 +90,29 @@ def test_no_more_is_kept_than_a_window():
     assert side.link.waiting_bytes == 0
 
 
+@given(st.lists(st.sampled_from([0, 100, 100_000, 200_000, 262_139, 262_140, 600_000]), min_size=1, max_size=30))
+def test_a_message_is_not_large_unless_an_item_is(sizes: list[int]):
+    """A large one takes long over a slow network, and counts when all of it is there."""
+    link = Link(1 << 30)
+    for number, size in enumerate(sizes):
+        link.put(1, bytes([number]) * size)
+    got: list[bytes] = []
+    before = link.waiting_bytes
+    while link.waiting_bytes:
+        message = link.next()
+        assert message is not None
+        bodies = [body for _, body in items(message)]
+        assert len(bodies) == 1 or len(message) <= (256 << 10) + HEAD.size
+        got += bodies
+        assert link.waiting_bytes == before - (len(message) - HEAD.size)
+        before = link.waiting_bytes
+    assert got == [bytes([number]) * size for number, size in enumerate(sizes)]
+    assert link.delivered_bytes == 0
+    kept = link.kept_bytes
+    link.accept(HEAD.pack(0, link._sent))
+    assert (link.delivered_bytes, link.kept_bytes) == (kept, 0)
+
+
 @pytest.mark.parametrize("message", [b"", b"1234", HEAD.pack(2, 0), HEAD.pack(0, 1)])
 def test_invalid_messages_break_the_stream(message: bytes):
     with pytest.raises(LinkBroken):
