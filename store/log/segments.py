@@ -118,7 +118,7 @@ class Segments:
         self.tiered = tiered
 
     def add_tiered(self, segment: TieredSegment) -> None:
-        """Note that a segment is in the tier."""
+        """Note that a segment is in the tier, or in another object."""
         self.tiered = self.tiered.with_segment(segment)
 
     def trim_tiered(self, begin: int) -> None:

@@ -3,7 +3,7 @@
 It is the node's copy of the newest manifest in the tier. A local segment may go only when this file names its object.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,10 +67,14 @@ class Tiered:
         return Tiered(folder, segments=self.segments)
 
     def with_segment(self, segment: TieredSegment) -> "Tiered":
-        """The list with one segment more, unless it has that one, or a later one."""
-        if self.segments and segment.base <= self.segments[-1].base:
+        """The list with one segment more behind the others, or with another object of one that it has."""
+        segments = self.segments
+        if not segments or segment.base > segments[-1].base:
+            return replace(self, segments=(*segments, segment))
+        at = bisect_left(segments, segment.base, key=_base)
+        if segments[at].base != segment.base or segments[at] == segment:
             return self
-        return replace(self, segments=(*self.segments, segment))
+        return replace(self, segments=(*segments[:at], segment, *segments[at + 1 :]))
 
     def since(self, begin: int) -> "Tiered":
         """The list without the segments before `begin`."""

@@ -83,10 +83,9 @@ class LocalFiles:
     async def _there(self, begin: int, end: int) -> int:
         """Up to where the objects of segments can be found: this node may reach another copy of the tier than the one
         that was written to."""
-        run = asyncio.get_running_loop().run_in_executor
         for base in range(begin, end, self._segments.size):
             segment = self._tier.tiered.find(base)
-            if segment is None or not await until_stopped(self._stopped, run(None, self._tier.is_there, segment)):
+            if segment is None or not await until_stopped(self._stopped, self._tier.is_there(segment)):
                 if segment is not None and base != self._missed:
                     logger.warning("%s is not in the tier yet, so the file of the segment stays", segment.name)
                 self._missed = base

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from store.api import Appended
 from store.control import SegmentUploaded
-from store.errors import StoreClosed
+from store.errors import StoreBusy, StoreClosed
 from store.log.tiered import TieredSegment
 from store.tier.tier import Tier, object_start
 from store.views.fold import Views
@@ -45,8 +45,8 @@ class TierList(Protocol):
 
         Raises `StoreError` and OSError."""
 
-    async def sweep(self) -> None:
-        """Remove the objects that nobody needs. Raises `StoreError`."""
+    async def sweep(self) -> list[TieredSegment]:
+        """Remove the objects that nobody needs. Returns segments whose objects are lost. Raises `StoreError`."""
 
 
 class ManifestList:
@@ -74,8 +74,9 @@ class ManifestList:
         await self._tier.write(self._tier.publish, known)
         return True
 
-    async def sweep(self) -> None:
+    async def sweep(self) -> list[TieredSegment]:
         await self._tier.write(self._tier.sweep)
+        return []
 
     def _known(self) -> list[TieredSegment]:
         """The segments in the tier that the log has not let go."""
@@ -94,7 +95,7 @@ class RecordList:
         self._above = folder_of(log_id)
         self._epoch = epoch
         self._begin = -1  # of the log, when it was looked at
-        self._is_in_doubt = False  # whether a record of this leader is in the log
+        self._is_in_doubt = False  # whether a record of this leader is in the log; one that was refused is not
 
     def start_for(self, base: int) -> str:
         if self._is_in_doubt:
@@ -107,19 +108,22 @@ class RecordList:
         self._is_in_doubt = True
         self._append([SegmentUploaded(base, end, size, name, time_ms, removed).frame()], answer.set_result)
         error = (await answer).error
+        self._is_in_doubt = not isinstance(error, StoreBusy | None)
         if error is not None:
             raise error
-        self._is_in_doubt = False
 
     async def trim(self) -> bool:
         """The log has said where it begins, and its fold has changed the list."""
         before, self._begin = self._begin, self._views.begin
         return self._begin != before
 
-    async def sweep(self) -> None:
-        if not self._is_in_doubt:
-            named = {segment.name for segment in self._tier.tiered.segments}
-            await self._tier.write(self._tier.remove_unnamed, self._above, self._epoch, named)
+    async def sweep(self) -> list[TieredSegment]:
+        if self._is_in_doubt:
+            return []
+        named = {segment.name: segment for segment in self._tier.tiered.segments}
+        _, there = await self._tier.write(self._tier.remove_unnamed, self._above, self._epoch, named.keys())
+        lost = [each for name, each in named.items() if name not in there and name.startswith(f"{self._above}/")]
+        return await self._tier.write(self._tier.missing, lost)
 
 
 def folder_of(log_id: str) -> str:

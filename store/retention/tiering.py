@@ -59,6 +59,7 @@ class Tiering:
         self._one = asyncio.Lock()  # of `run_once`
         self._is_swept = False  # nothing is in the tier that no manifest needs, as far as this process knows
         self._damaged = -1  # the segment that cannot be uploaded; the log has said so
+        self._lost: set[str] = set()  # objects of the list that were missing, and are dealt with
 
     def start(self) -> None:
         """Start the task."""
@@ -97,8 +98,25 @@ class Tiering:
                 logger.error("a damaged segment cannot go to the tier, and neither can those behind it: %s", error)
             self._on_uploaded()
         if not self._is_swept and not self._stopped.is_set():
-            await until_stopped(self._stopped, self._list.sweep())
+            lost = await until_stopped(self._stopped, self._list.sweep())
             self._is_swept = True
+            await self._upload_again([segment for segment in lost if segment.name not in self._lost])
+
+    async def _upload_again(self, lost: list[TieredSegment]) -> None:
+        """Upload segments whose objects are lost, such as those that a replica of the store did not get in time."""
+        for segment in lost:
+            if self._stopped.is_set() or self._log.failed:
+                return
+            has_file = self._segments.has(segment.base)
+            what = "its file is uploaded again" if has_file else "this node has no file of it"
+            logger.warning("%s is missing in the tier, and %s", segment.name, what)
+            try:
+                if has_file:
+                    await self._upload(segment.base)
+            except LogCorrupt as error:
+                logger.error("a damaged segment cannot go to the tier again: %s", error)
+            self._lost.add(segment.name)
+            self._on_uploaded()
 
     def _next(self) -> int:
         """The segment to upload next."""

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -81,6 +81,7 @@ class Tier:
         self._closed = False
         self._reading = _Direction("reads of old segments fail", "old segments can be read again")
         self._writing = _Direction("segments cannot go to the tier, and stay here", "segments go to the tier again")
+        self._looking = _Direction("files of segments stay here", "files of segments can be removed again")
         self.reads = 0  # requests for blocks
 
     @property
@@ -103,13 +104,13 @@ class Tier:
 
     @property
     def error(self) -> str:
-        """Why the last request to write or to read failed; "" if neither did."""
-        return self._writing.error or self._reading.error
+        """Why the last request to write, to read or to look for an object failed; "" if none did."""
+        return self._writing.error or self._reading.error or self._looking.error
 
     @property
     def errors(self) -> int:
         """Requests that failed."""
-        return self._writing.errors + self._reading.errors
+        return self._writing.errors + self._reading.errors + self._looking.errors
 
     @property
     def cache_bytes(self) -> int:
@@ -196,9 +197,15 @@ class Tier:
         self._verify(segment, rest)
         return segment
 
-    def is_there(self, segment: TieredSegment) -> bool:
-        """Whether the object of a segment can be found, with its size. Raises `TierUnavailable`. Blocks."""
-        return self._request(self._objects.size, segment.name) == segment.size
+    async def is_there(self, segment: TieredSegment) -> bool:
+        """Whether the object of a segment can be found, with its size. Raises `TierUnavailable`."""
+        self._check_open()
+        find = partial(self._looking.request, self._objects.size, segment.name)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, find) == segment.size
+
+    def missing(self, segments: Iterable[TieredSegment]) -> list[TieredSegment]:
+        """Those of these segments that have no object. Raises `TierUnavailable`. Blocks."""
+        return [each for each in segments if self._request(self._objects.size, each.name) is None]
 
     def publish(self, segments: Sequence[TieredSegment]) -> bool:
         """Let the tier have these segments: write the next manifest, and then the list in the data folder. Blocks.
@@ -241,21 +248,23 @@ class Tier:
         tiered = self.tiered
         if not tiered.number:
             return 0
-        removed = self.remove_unnamed(_above(tiered), tiered.number, {segment.name for segment in tiered.segments})
-        manifests = self._request(self._objects.list, _folder_of_manifests(tiered))
+        named = {segment.name for segment in tiered.segments}
+        removed, _ = self.remove_unnamed(_above(tiered), tiered.number, named)
+        manifests = self._writing.attempt(self._objects.list, _folder_of_manifests(tiered))
         old = [name for name in manifests if number_of(name) < tiered.number]
         if old:
             self._request(self._objects.delete, old)
         return removed + len(old)
 
-    def remove_unnamed(self, above: str, number: int, named: Collection[str]) -> int:
+    def remove_unnamed(self, above: str, number: int, named: Collection[str]) -> tuple[int, set[str]]:
         """Remove the objects of segments in a folder that have numbers up to `number` and other names than these.
-        Returns how many. Raises `TierUnavailable`. Blocks."""
-        found = self._request(self._objects.list, f"{above}/segments")
+        Returns how many, and the names of these that are there. Raises `TierUnavailable`. Blocks."""
+        found = self._writing.attempt(self._objects.list, f"{above}/segments")
         old = [name for name in found if name not in named and number_of(name) <= number]
         if old:
-            self._request(self._objects.delete, old)
-        return len(old)
+            self._writing.attempt(self._objects.delete, old)
+        self._writing.answered()  # a store that lists and deletes nothing has failed
+        return len(old), {name for name in found if name in named}
 
     def audit(self, segment: TieredSegment) -> None:
         """Read the whole object of a segment. Raises `LogCorrupt` if it is damaged, and `TierUnavailable`. Blocks."""
@@ -364,6 +373,8 @@ class Tier:
             is_there = bool(self._writing.attempt(self._objects.list, _folder_of_manifests(tiered)))
         else:
             is_there = not sign or self._writing.attempt(self._objects.size, sign) is not None
+            # It may be the one object that a replica of the store lacks.
+            is_there = is_there or bool(self._writing.attempt(self._objects.list, sign.rpartition("/")[0]))
         if not is_there:
             raise self._writing.failed(_other_store(sign))
 
@@ -396,7 +407,7 @@ class Tier:
 
 
 class _Direction:
-    """Requests in one direction, which may be allowed or possible while the other is not. For any thread."""
+    """Requests of one kind, which may be allowed or possible while others are not. For any thread."""
 
     def __init__(self, fails: str, works: str) -> None:
         self._fails = fails

@@ -1,15 +1,18 @@
 """Old segments of a shared log in an object store: every node reads them, and keeps few files of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
 
 import record
 from record.layout import FLAG_HALF, FLAG_RETAIN, Kind
+from store.api import Appended
 from store.cluster.engines import open_shared_log
 from store.cluster.founding import found
 from store.cluster.leaving import leave
@@ -17,12 +20,16 @@ from store.cluster.shared_log import SharedLogMisconfigured
 from store.cluster.snapshots import read_contents, snapshots_of
 from store.config import TierConfig
 from store.engine import Engine
+from store.errors import StoreBusy, StoreClosed, StoreError
 from store.log.disk import Disk
 from store.log.ranges import Ranges
 from store.log.removed_ranges import Removed
 from store.log.tiered import TieredSegment
 from store.log.writer import clock_ms
 from store.retention.tier_lists import RecordList, folder_of
+from store.tier.stored_objects import _StoredObjects
+from store.tier.tier import Tier
+from store.views.fold import Views
 from tests.store.cluster.nodes import CONFIG, Node, Nodes, Writer, append
 from tests.store.filled import SIZE, Filled, check_state
 from tests.store.simulation.checks import read_log
@@ -265,6 +272,77 @@ async def test_a_file_stays_while_its_object_is_not_found(nodes: Nodes, tmp_path
     (tmp_path / "tier").symlink_to(tmp_path / "replica")
     await until(lambda: local_begin(second) >= 3 * SIZE)
     await writer.check_log(second)
+
+
+async def test_an_object_that_is_lost_is_uploaded_again_by_a_leader_that_has_the_file(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    """As at a site whose replica of the store got the record of an object, and not the object, before its promotion.
+    It is the newest object, by which a store is known."""
+    everything = replace(nodes.config, tier=replace(nodes.config.tier, retention_local_bytes=1 << 40))
+    first = await nodes.start("a", config=everything)
+    await until(lambda: first.leads)
+    writer = Writer(nodes)
+    while first.store.history.end < 4 * SIZE:
+        await writer.append(5)
+    await until(lambda: len(named(first)) >= 3 and not waiting(first))
+    await nodes.stop(first)
+    names = sorted(objects(nodes), key=lambda name: name.rpartition("/")[2].split("-")[1])
+    (tmp_path / "tier" / names[-1]).unlink()
+    (tmp_path / "tier" / names[0]).unlink()
+    first = await nodes.start("a", config=everything)
+    await until(lambda: first.leads)
+    await until(lambda: not {names[0], names[-1]} & named(first))
+    await until(lambda: objects(nodes) == named(first))
+    second = await nodes.start("b")
+    while first.store.history.end < 8 * SIZE:
+        await writer.append(5)
+    await until(lambda: not waiting(first) and len(named(first)) >= 7)
+    await until(lambda: local_begin(second) >= 4 * SIZE)
+    await nodes.check_equal()
+    await writer.check_log(second)
+    await nodes.stop(second)
+    second = await nodes.start("b")
+    assert named(second) == named(first)
+
+
+async def test_a_record_that_the_log_had_no_room_for_is_in_no_doubt() -> None:
+    """Otherwise nothing would be uploaded until another node leads."""
+    answers: list[StoreError | None] = [StoreBusy("too much waits"), None]
+
+    def append(_: list[bytes], done: Callable[[Appended], None]) -> None:
+        done(Appended(error=answers.pop(0)))
+
+    tier_list = RecordList(cast("Tier", None), cast("Views", None), append, "log", 3)
+    segment = TieredSegment(0, "logs/log/segments/1", 10, SIZE, 0)
+    with pytest.raises(StoreBusy):
+        await tier_list.add(segment, [])
+    tier_list.start_for(SIZE)
+    await tier_list.add(segment, [])
+    answers.append(StoreClosed("another node leads"))
+    with pytest.raises(StoreClosed):
+        await tier_list.add(segment, [])
+    with pytest.raises(StoreClosed, match="does not lead"):
+        tier_list.start_for(SIZE)
+
+
+async def test_a_node_that_stops_waits_for_no_answer_about_its_files(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop ends when its threads have: a request to a store that does not answer is in none of them."""
+    threads: set[str] = set()
+    size = _StoredObjects.size
+
+    def noted(self: _StoredObjects, name: str) -> int | None:
+        threads.add(threading.current_thread().name)
+        return size(self, name)
+
+    monkeypatch.setattr(_StoredObjects, "size", noted)
+    await nodes.start_leader("a")
+    await nodes.start("b")
+    await fill(nodes, Writer(nodes))
+    assert threads
+    assert all(name.startswith("sluice-tier") for name in threads), threads
 
 
 async def test_a_node_that_leaves_reads_what_the_cluster_had_in_the_tier(nodes: Nodes) -> None:

@@ -176,3 +176,20 @@ def test_the_list_in_the_folder_is_the_newest_manifest(first: Tier, tmp_path: Pa
     tiered = first.tiered
     assert objects.objects[f"logs/{tiered.folder}/manifests/{tiered.number:020}"] == tiered.packed()
     assert Tiered(tiered.folder, tiered.number, "a", tiered.segments) == tiered
+
+
+def test_a_store_that_only_lists_has_one_error(
+    first: Tier, objects: MemoryObjects, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one whose credentials do not allow removals."""
+    above = "logs/x"
+    objects.objects[f"{above}/segments/{1:020}-{0:020}-a"] = b"left"
+    objects.fault = lambda kind: "refused" if kind == "delete" else ""
+    for _ in range(3):
+        with pytest.raises(TierUnavailable):
+            first.remove_unnamed(above, 1, ())
+        assert first.error
+    assert len(caplog.records) == 1
+    objects.fault = lambda _: ""
+    assert first.remove_unnamed(above, 1, ()) == (1, set())
+    assert not first.error
