@@ -65,6 +65,7 @@ class ClusterMember:
         self._slot_at = self._loop.time()
         self.damage = ""  # why this node stopped
         self.is_drained = False
+        self.is_alone = False  # it is drained, and serves clients while no other node does
         self._drain_node = drain
         self._site = site
 
@@ -99,6 +100,13 @@ class ClusterMember:
         others = [other for other in await self._ask_others() if "node" in other and not other["trouble"]]
         others = [other for other in others if other["node"] != self._name]
         return str(max(others, key=lambda other: other["slot"])["node"]) if others else ""
+
+    async def is_needed(self) -> bool:
+        """Whether no node that is not drained serves clients, as far as this one can see."""
+        if self._store.leader is None or self._store.unavailable is not None or self.damage or self.standby():
+            return False  # nor could this node serve any
+        others = await self._ask_others()
+        return not any("node" in other and not other["drained"] and not other["trouble"] for other in others)
 
     async def check_name(self, claim: LeaderClaim) -> None:
         """Raise `NodeNameTaken` if another process under this node's name answers: the one that claimed, or one whose
@@ -139,7 +147,7 @@ class ClusterMember:
             return "the shared log does not answer"
         if self.standby():
             return self.standby()
-        if self.is_drained:
+        if self.is_drained and not self.is_alone:
             return "the node is drained"
         if self._store.leader is None:
             return "no node leads"

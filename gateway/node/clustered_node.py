@@ -51,6 +51,8 @@ from store.remote.service_state import ServiceState
 log = logging.getLogger(__name__)
 
 _HAND_OVER_S: Final = 2.0  # limit of a request to the shared log when this node stops
+_LOOK_S: Final = 2.0  # between two looks of a drained node whether others serve clients
+_ALONE_LOOKS: Final = 5  # that find no other one, until it serves clients itself: others may begin to, after a failover
 
 
 class ClusteredStoreNode:
@@ -115,7 +117,8 @@ class ClusteredStoreNode:
             await self._close()
             raise
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each) for each in (self._run(store), self._change(), member.run())]
+        works = (self._run(store), self._change(), member.run(), self._mind_others())
+        self._tasks = [loop.create_task(each) for each in works]
         return Ports(-1, -1, -1, http, {"store": config.split.listen, "cluster": cluster.listen})
 
     async def reload(self) -> Changes | None:
@@ -208,7 +211,24 @@ class ClusteredStoreNode:
             path.write_bytes(msgspec.json.encode(order))
             log.info("this node is drained: its clients are sent to other nodes")
         self._drained = order
+        self._member.is_alone = False
         self._tell_gateways()
+
+    async def _mind_others(self) -> None:
+        """Let this node serve clients although it is drained, while no other node does."""
+        member, missed = self._member, 0
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            is_needed = member.is_drained and await member.is_needed()
+            missed = missed + 1 if is_needed and self._drained is not None else 0  # the order may have been taken back
+            is_alone = missed >= _ALONE_LOOKS
+            if is_alone and not member.is_alone:
+                log.warning("this node is drained, and serves clients all the same: no other node does")
+            elif member.is_alone and not is_alone:
+                log.info("other nodes serve clients again: those of this node, which is drained, are sent there")
+            if is_alone != member.is_alone:
+                member.is_alone = is_alone
+                self._tell_gateways()
 
     def _resume_drain(self) -> None:
         try:
@@ -221,7 +241,7 @@ class ClusteredStoreNode:
     def _tell_gateways(self) -> None:
         """Tell the gateways of this node whom they serve, if it is known which site has the log."""
         if self._store is not None and self._store.leader is not None:
-            order = self._drained or DrainOrder(0, 0)
+            order = DrainOrder(0, 0) if self._drained is None or self._member.is_alone else self._drained
             self._listener.states.set(ServiceState(self._member.standby(), order.rate, order.services_s))
 
     # --- roles

@@ -111,7 +111,8 @@ def lines_of(status: dict[str, Any]) -> list[str]:
     if status["standby"]:
         lines.append(f"  {status['standby']}")
     if status["drained"]:
-        lines.append("  it is drained: its clients are sent to other nodes")
+        what = "its clients are sent to other nodes" if status["trouble"] else "it serves while no other node does"
+        lines.append(f"  it is drained: {what}")
     if status["role"] == "leader":
         lines.append(f"  gateways: {', '.join(status['gateways']) or 'none'}")
         lines += [f"  clients of {each['node']}: {_counted(each)}" for each in status["clients"]]

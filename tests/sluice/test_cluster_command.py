@@ -51,6 +51,18 @@ def test_a_leader_and_a_follower() -> None:
         "  it is drained: its clients are sent to other nodes",
         "  digest of the views at position 4096: ab",
     ]
+    assert lines_of({**follower, "trouble": ""})[1] == "  it is drained: it serves while no other node does"
+
+
+def test_a_tier() -> None:
+    tier = {"segments": 3, "local_begin": 3072, "waiting_bytes": 1024, "error": "refused"}
+    assert lines_of({**LEADER, "tier": tier})[-2:] == [
+        "  3 segments are in the tier, and files begin at 3072, 1024 bytes wait for it",
+        "  the tier does not answer: refused",
+    ]
+    assert lines_of({**LEADER, "tier": {**tier, "waiting_bytes": 0, "error": ""}})[-1] == (
+        "  3 segments are in the tier, and files begin at 3072"
+    )
 
 
 def test_what_is_the_matter() -> None:

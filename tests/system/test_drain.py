@@ -321,3 +321,24 @@ async def test_a_node_that_no_other_could_replace_is_not_drained(cluster: Cluste
     assert ran.returncode == 1
     assert "no other node could serve the clients" in ran.stderr
     await RawClient.connect(n1.mqtt_port, b"c", 5)
+
+
+async def test_a_drained_node_serves_while_no_other_node_does(cluster: Cluster) -> None:
+    n1, n2, n3 = cluster.nodes
+    await drain(n1)
+    for node in (n2, n3):
+        node.kill_all()
+    async with patience():
+        while await is_refused(n1):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    device = Device(b"device")
+    await until(lambda: n1.health().get("status") == "ok")
+    await device.open(n1.mqtt_port)
+    assert "it serves while no other node does" in await asyncio.to_thread(n1.command_output, "cluster", "status")
+    async with Client(n1.endpoint, retry_seconds=60) as service:
+        await service.send("work/1", b"x")
+    await asyncio.to_thread(n2.start)
+    async with patience():
+        assert await device.packet() is None
+    assert device.moves == 1
+    assert (await asyncio.to_thread(n1.status))["trouble"] == "the node is drained"
