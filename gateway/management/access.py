@@ -28,6 +28,7 @@ from store.api import Action, Resource, Role, Rule, Store, User, UserState
 MAX_RULES: Final = 256  # of a user, and of everybody
 _MAX_NAME: Final = 1024  # bytes
 _SHOWN_USERS: Final = 5  # in an error
+_MAX_ENDING: Final = 64  # sessions that end at a time: their records are written together, and devices have their turn
 _MAX_PASSWORD: Final = 65_535  # bytes: that of MQTT
 _KEY_SIZE: Final = 32  # bytes
 
@@ -119,8 +120,11 @@ class AccessService:
         after: bytes | None = None
         while True:
             client_ids, after = await self._store.sessions_of(name, after)
-            for client_id in client_ids:
-                await self._end_session(client_id)
+            for at in range(0, len(client_ids), _MAX_ENDING):
+                ends = [self._end_session(client_id) for client_id in client_ids[at : at + _MAX_ENDING]]
+                for outcome in await asyncio.gather(*ends, return_exceptions=True):
+                    if isinstance(outcome, BaseException):
+                        raise outcome
             count += len(client_ids)
             if after is None:
                 return count
