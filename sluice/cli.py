@@ -17,6 +17,7 @@ from sluice.commands import (
     backup,
     client,
     cluster,
+    completion,
     config,
     demo,
     doctor,
@@ -99,6 +100,7 @@ def parser() -> argparse.ArgumentParser:
         description="An MQTT and IoT gateway over one shared log.",
         epilog="`sluice COMMAND --help` explains a command and shows an example.",
     )
+    root.set_defaults(root=root)  # for `sluice completion`
     commands = root.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in (
         serve,
@@ -127,6 +129,7 @@ def parser() -> argparse.ArgumentParser:
         role,
         audit,
         auth,
+        completion,
         version,
     ):
         command.add(commands)
