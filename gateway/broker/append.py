@@ -76,7 +76,9 @@ class LastRecords:
                     return
                 on_recorded()
             else:
-                log_failure(log, appended.error, "recording the end of the connection of %r failed: %s", client_id)
+                log_failure(
+                    log, appended.error, "recording the end of the connection of %r failed: %s", client_id, client_id
+                )
             del self._under_way[client_id]
             future.set_result(None)
             on_ended(client_id)

@@ -136,7 +136,7 @@ class Authentication:
         """Count and log a client id of another user, and raise ClientRefused."""
         self._counters.sessions_denied += 1
         who = f"client id {identity.client_id[:64]!r} of user {identity.user_name[:64]!r} from {connection.peer()}"
-        connection.admission.warn("session", f"refusing {who}: {why}")
+        connection.admission.warn("session", f"refusing {who}: {why}", identity.client_id)
         raise ClientRefused(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
 
     async def _check_password(self, connection: Connection, packet: Connect, identity: Identity) -> User | Grant:
@@ -152,7 +152,7 @@ class Authentication:
 
     def _failed(self, connection: Connection, name: bytes) -> None:
         self._counters.logins_failed += 1
-        connection.admission.warn("password", login_failure_line(name, connection.peer()))
+        connection.admission.warn("password", login_failure_line(name, connection.peer()), connection.client_id)
 
     # --- AUTH packets
 

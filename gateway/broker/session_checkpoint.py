@@ -117,7 +117,9 @@ class SessionCheckpoint:
 
         def done(appended: Appended) -> None:
             if appended.error is not None:
-                log_failure(log, appended.error, "recording the progress of %r failed: %s", session.client_id)
+                log_failure(
+                    log, appended.error, "recording the progress of %r failed: %s", session.client_id, session.client_id
+                )
                 self._refused(session, frames, appended.error)
             elif not session.closed:
                 for cursor, place in zip(moved, places, strict=True):

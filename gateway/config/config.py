@@ -71,6 +71,7 @@ class Config:
     data_dir: Path = setting(Path("data"), "The folder of the log and its views.")
     host: str = setting("127.0.0.1", "The address to listen on: a name or an address of the machine.")
     log_level: str = one_of("info", "debug", "warning", "error", about="The least level to log.", live=True)
+    log_format: str = one_of("text", "json", about="How a line of the log is written: `json` is one object a line.")
     mqtt: MqttConfig = field(default_factory=MqttConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
     http: HttpConfig = field(default_factory=HttpConfig)

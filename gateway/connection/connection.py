@@ -377,7 +377,13 @@ class Connection(PublishHandler):
             return
         self.counters.protocol_errors += 1
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("closing the connection of %r from %s: %s", self.client_id, self.peer(), error)
+            log.debug(
+                "closing the connection of %r from %s: %s",
+                self.client_id,
+                self.peer(),
+                error,
+                extra={"client": self.client_id},
+            )
         self.disconnect_packet = None
         if self.session is None and not self.connecting and self.decoder.version:
             # The fault is in CONNECT itself, and the client has said which version it speaks.

@@ -112,7 +112,7 @@ class CatchUp:
             return False
         except StoreError as error:
             # The backlog stays in the log: the session goes on from there when it is opened again.
-            log_failure(log, error, "reading the backlog of %r failed: %s", session.client_id)
+            log_failure(log, error, "reading the backlog of %r failed: %s", session.client_id, session.client_id)
             self._on_failed(session, error)
             return False
         except Exception:

@@ -93,7 +93,7 @@ class MissedCommits:
         try:
             await self._learn_ends(session, cursors)
         except StoreError as error:
-            log_failure(log, error, "what %r missed cannot be had: %s", session.client_id)
+            log_failure(log, error, "what %r missed cannot be had: %s", session.client_id, session.client_id)
             self._on_failure(session, error)  # the session goes on from there when the client is back
 
 

@@ -85,7 +85,7 @@ class Replays:
                     asyncio.get_running_loop().call_later(_TIER_RETRY_S, self.start, session)
                 except StoreError as error:
                     # The replay goes on from where it is when the session is opened again.
-                    log_failure(log, error, "reading the past for %r failed: %s", session.client_id)
+                    log_failure(log, error, "reading the past for %r failed: %s", session.client_id, session.client_id)
                     self._on_failed(session, error)
                 except Exception:
                     log.exception("reading the past for %r failed", session.client_id)  # other sessions go on

@@ -175,7 +175,9 @@ class MqttFront:
 
     def _end_partial(self, connection: Connection) -> None:
         text = "partial packets take more memory than mqtt.max_partial_bytes allows"
-        connection.admission.warn("partial", f"closing the connection of {connection.peer()}: {text}")
+        connection.admission.warn(
+            "partial", f"closing the connection of {connection.peer()}: {text}", connection.client_id
+        )
         connection.decoder.stop()
         connection.fail(ProtocolError(text, ReasonCode.QUOTA_EXCEEDED))
 

@@ -75,7 +75,8 @@ class Management:
                 self._calls[manager.name] -= 1
                 self._calls += Counter()  # without users who have none
         if method.changes:
-            log.info("management: %s for %r from %s", _what(method, request), _who(manager), manager.source)
+            ids = {"user": manager.name, "source": manager.source, "request": manager.request}
+            log.info("management: %s for %r from %s", _what(method, request), _who(manager), manager.source, extra=ids)
             self._note(method, request, manager)
         return reply
 

@@ -87,6 +87,7 @@ class Admission:
         self._answered.try_spend(now)
         return False
 
-    def warn(self, kind: str, text: str) -> None:
-        """Log a line about this listener, at most one a minute of each kind."""
-        self._throttled_log.warning(kind, text)
+    def warn(self, kind: str, text: str, client: bytes = b"") -> None:
+        """Log a line about this listener, at most one a minute of each kind. client: whom it is about, if that is
+        known."""
+        self._throttled_log.warning(kind, text, client)

@@ -18,7 +18,9 @@ from gateway.node.gateway_node import GatewayNode
 from gateway.node.node import Node
 from gateway.node.ports import Ports
 from gateway.node.reloading import SupervisorLink
+from gateway.node.service_manager import READY, STOPPING, tell_service_manager
 from gateway.node.store_node import StoreNode
+from gateway.observe.log_lines import set_up_log
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -45,12 +47,7 @@ def run(config: Config, ready: int = 1, lifeline: int = -1) -> int:
 
     ready: descriptor for the ready line. lifeline: descriptor of a pipe whose other end, when closed, means SIGTERM.
     """
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s {_name(config)}%(name)s: %(message)s",
-        stream=sys.stderr,
-        force=True,  # a child of a supervisor inherits its settings
-    )
+    set_up_log(config.log_level, config.log_format, _name(config))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config, ready, lifeline))
@@ -60,11 +57,11 @@ def run(config: Config, ready: int = 1, lifeline: int = -1) -> int:
 
 
 def _name(config: Config) -> str:
-    """Prefix of log lines, which several processes may write to one place."""
+    """The name of the process in log lines, which several processes may write to one place."""
     split = config.split
     if split.role == "gateway" and split.place:
-        return f"[{split.place.replace('%', '%%')}] "
-    return "" if split.role == "both" else f"[{split.role}] "
+        return split.place
+    return "" if split.role == "both" else split.role
 
 
 async def _serve(config: Config, ready: int, lifeline: int) -> int:
@@ -113,11 +110,15 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     os.write(ready, f"{ports.ready_line(config.host, config.http_host)}\n".encode())
+    if lifeline < 0:  # otherwise the supervisor does
+        tell_service_manager(READY)
     ends = [loop.create_task(each.wait()) for each in (stopping, ended, orphaned)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for end in ends:
         end.cancel()
     log.info("stopping")
+    if lifeline < 0:
+        tell_service_manager(STOPPING)
     if lifeline >= 0:
         loop.remove_reader(lifeline)
     if lifeline >= 0 and not ended.is_set() and isinstance(node, StoreNode | ClusteredStoreNode):

@@ -31,6 +31,7 @@ from gateway.config.reload import compare
 from gateway.net.bind import ListenError
 from gateway.net.proxy_protocol import address_text
 from gateway.node.reloading import carry_out
+from gateway.node.service_manager import READY, STOPPING, tell_service_manager
 from store.data_folder import DRAINED
 
 log = logging.getLogger(__name__)
@@ -116,12 +117,14 @@ class Supervisor:
             self._is_ready = True
             if not self._is_stopping:
                 print(self._ready_line(), flush=True)
+                tell_service_manager(READY)
             while not self._is_stopping:
                 self._wait()
                 self._restart_due([self._store, *self._gateways])
         except _CannotServe:
             return 1
         finally:
+            tell_service_manager(STOPPING)
             self._stop(self._gateways)
             self._stop([self._store])
             self._release()

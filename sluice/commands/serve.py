@@ -1,6 +1,5 @@
 """`sluice serve`: run a node until SIGTERM or Ctrl-C."""
 
-import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -84,9 +83,9 @@ def _serve(config: "Config", ready: int = 1, lifeline: int = -1) -> int:
 def _supervise(config: "Config") -> int:
     from gateway.config.config import ConfigError  # noqa: PLC0415
     from gateway.node.supervisor import Supervisor  # noqa: PLC0415
+    from gateway.observe.log_lines import set_up_log  # noqa: PLC0415
 
-    level = config.log_level.upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    set_up_log(config.log_level, config.log_format)
     try:
         supervisor = Supervisor(config, _serve)
     except ConfigError as error:
