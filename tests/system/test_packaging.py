@@ -102,6 +102,9 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     told = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, check=False, text=True)
     assert [line for line in told.stderr.splitlines() if str(unit) in line or "sluice" in line] == []
     assert told.returncode == 0, told.stderr
+    security = ["systemd-analyze", "security", "--offline=true", "--threshold=20", unit]  # an exposure of 2.0 of 10
+    told = subprocess.run(security, capture_output=True, check=False, text=True)
+    assert told.returncode == 0, told.stdout + told.stderr
 
 
 def test_the_container_file_copies_what_exists() -> None:
