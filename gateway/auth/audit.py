@@ -120,7 +120,13 @@ class AuditLog:
                 fields[name] = value[:_MAX_TEXT] if isinstance(value, str) else value
         if summed is not None:
             fields |= {"count": summed.count, "since_ms": summed.first}
-        return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+        try:
+            return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+        except TypeError:  # a surrogate: what a header has that is not UTF-8
+            for name, value in fields.items():
+                if isinstance(value, str):
+                    fields[name] = value.encode(errors="backslashreplace").decode()
+            return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
     # --- in a thread
 
@@ -134,8 +140,11 @@ class AuditLog:
             with suppress(FileNotFoundError):
                 if path.stat().st_size >= self._config.file_bytes:
                     self._rotate()
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            with os.fdopen(descriptor, "ab", buffering=0) as file:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            with os.fdopen(descriptor, "ab") as file:
+                end = os.fstat(descriptor).st_size
+                if end and os.pread(descriptor, 1, end - 1) != b"\n":
+                    file.write(b"\n")  # behind a line that a crash or a full disk cut off
                 file.write(data)
         except OSError as error:
             self._throttled_log.warning("audit", f"the audit log loses events: cannot write {path}: {error.strerror}")

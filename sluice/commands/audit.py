@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from sluice.console.command import Arguments, Subparsers, add_actions, add_limit, declare, print_result
+from sluice.console.records import printable
 from sluice.node import management
 
 if TYPE_CHECKING:
@@ -78,10 +79,10 @@ def _print(arguments: Arguments, event: "pb.AuditEvent") -> None:
 
 def _shown(event: "pb.AuditEvent") -> str:
     at = datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    who = event.user or "-"
-    who += f" ({event.client})" if event.client else ""
-    what = " ".join(filter(None, (event.action, event.resource)))
-    why = f": {event.why}" if event.why else ""
+    who = printable(event.user) or "-"
+    who += f" ({printable(event.client)})" if event.client else ""
+    what = " ".join(filter(None, (event.action, printable(event.resource))))
+    why = f": {printable(event.why)}" if event.why else ""
     times = f" ({event.count} times)" if event.count else ""
     verdict = "allowed" if event.allowed else "denied"
-    return f"{at} {event.event} {verdict} {who} from {event.source or '-'}: {what}{why}{times}"
+    return f"{at} {event.event} {verdict} {who} from {printable(event.source) or '-'}: {what}{why}{times}"

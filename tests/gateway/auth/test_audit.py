@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import resource
 from pathlib import Path
 
 import grpc
@@ -18,6 +19,7 @@ from gateway.management.rights import NODE_USER
 from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as rocket
 from gateway.rpc.status import RequestError
+from sluice.cli import main
 from tests.gateway.conftest import MakeNode
 from tests.gateway.management.world import BY_NAME, OPERATOR, PASSWORD, Refused, World
 from tests.gateway.mqtt import wire
@@ -142,6 +144,46 @@ async def test_administration_is_in_the_audit_log(node: Node, tmp_path: Path) ->
     assert "a new secret" not in "".join(path.read_text() for path in folder.iterdir())
 
 
+async def http(port: int, head: bytes, body: bytes = b"") -> bytes:
+    """The answer to one request, whose headers may be no UTF-8."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head + b"host: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_headers_that_are_no_utf_8_do_not_evade_it(node: Node, tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    forged = b"GET /metrics HTTP/1.1\r\nauthorization: MQv2-HMAC-SHA1 Credential=k\xff\r\n"
+    assert b" 401 " in (await http(node.ports.http, forged)).partition(b"\r\n")[0]
+    assert not (await noted(folder, user="k\\udcff"))["allowed"]
+    await set_rules(node, OPERATOR, "allow * cluster:*")
+    header = b"authorization: " + Credentials(OPERATOR, PASSWORD).header().encode()
+    head = b"POST /api/v1/users HTTP/1.1\r\ncontent-type: application/json\r\nx-request-id: \xff\r\n" + header + b"\r\n"
+    answer = await http(node.ports.http, head, b'{"name": "new", "password": "a new secret"}')
+    assert b" 200 " in answer.partition(b"\r\n")[0]
+    assert (await noted(folder, action="Access.CreateUser"))["request"] == "\\udcff"
+
+
+async def test_a_flood_of_texts_that_are_no_utf_8_does_not_end_it(tmp_path: Path) -> None:
+    audit = AuditLog(AuditConfig(str(tmp_path), max_rate=1), "node")
+    for _ in range(3):
+        audit.note(DENIED._replace(user="\udcff"))
+    audit.stop()
+    assert [(each["user"], each.get("count")) for each in lines(tmp_path)] == [("\\udcff", None), ("\\udcff", 2)]
+
+
+async def test_a_client_id_forges_no_line_on_a_terminal(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await login(node.ports.mqtt, b"mallory", b"guess", 5, b"m\nforged \x1b[2J")
+    await noted(tmp_path / "audit", user="mallory")
+    assert await asyncio.to_thread(main, ["audit", "list", "--data-dir", str(node.config.data_dir)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "denied mallory (m\\nforged \\x1b[2J) from 127.0.0.1" in line
+
+
 async def test_a_flood_is_summed(tmp_path: Path) -> None:
     audit = AuditLog(AuditConfig(str(tmp_path), max_rate=10), "node")
     for number in range(5000):
@@ -191,6 +233,29 @@ async def test_a_disk_that_fails_is_logged_and_stops_nothing(tmp_path: Path, cap
         audit.stop()
     await asyncio.sleep(0)
     assert caplog.text.count("the audit log loses events") == 1
+
+
+async def test_a_line_that_was_cut_off_costs_no_other_line(tmp_path: Path) -> None:
+    (tmp_path / "audit-node.jsonl").write_text('{"time_ms":1,"us')
+    audit = AuditLog(AuditConfig(str(tmp_path)), "node")
+    audit.note(DENIED)
+    audit.stop()
+    reply = await AuditService(str(tmp_path)).list_audit(pb.ListAuditRequest(), NODE_USER)
+    assert [each.user for each in reply.events] == ["alice"]
+
+
+async def test_a_disk_that_fills_up_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    audit = AuditLog(AuditConfig(str(tmp_path), max_rate=100_000), "node")
+    for _ in range(1000):
+        audit.note(DENIED)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, limits[1]))
+    try:
+        audit.stop()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / "audit-node.jsonl").stat().st_size == 65_536
+    assert "the audit log loses events" in caplog.text
 
 
 async def test_without_a_folder_there_is_none() -> None:
