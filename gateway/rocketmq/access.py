@@ -8,8 +8,8 @@ import grpc.aio
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
 from gateway.rpc.long_polling import Source
-from gateway.rpc.visibility import CALLER, may_use_group
-from store.api import Action, GroupStore
+from gateway.rpc.visibility import CALLER, group_state, may_read_group, may_use_group
+from store.api import Action, GroupStore, Resource
 
 _CLIENT_ID: Final = "x-mq-client-id"
 _MAX_CLIENT_ID: Final = 0xFFFF  # bytes; the client id becomes the publisher of records
@@ -61,12 +61,29 @@ def require_reading(topic_filter: bytes) -> None:
 
 async def require_consuming(store: GroupStore, source: Source) -> None:
     """Raises `RocketError` unless the caller of this task may read all messages of `source`, and may use its group.
-    Dead letters may be of any topic. Raises `StoreError`."""
-    require_reading(b"#" if source.key[:1] == _DEAD_LETTERS else source.key[1:] + b"/#")
+    Dead letters may be of any topic that the group reads. Raises `StoreError`."""
+    is_dead = source.key[:1] == _DEAD_LETTERS
+    require_reading(b"#" if is_dead else source.key[1:] + b"/#")
     caller = CALLER.get()
-    if caller is not None and not await may_use_group(store, caller, source.group):
+    if caller is None:
+        return
+    state = await group_state(store, source.group) if is_dead else None
+    if state is not None and not may_read_group(caller, state):  # `#` does not cover topics that begin with $
+        text = "what the group reads may not be subscribed to"
+        caller.note_denial("SUB", f"group:{source.group.decode()}", text)
+        raise RocketError(pb.FORBIDDEN, text)
+    if not await may_use_group(store, caller, source.group):
         text = f"the group {source.group.decode()!r} is another user's, and no rule allows it"
         caller.note_denial("SUB", f"group:{source.group.decode()}", text)
+        raise RocketError(pb.FORBIDDEN, text)
+
+
+def require_look(group: bytes) -> None:
+    """Raises `RocketError` if rules deny the caller of this task to look at a group."""
+    caller = CALLER.get()
+    if caller is not None and caller.decide(Action.GET, Resource.GROUP, group) is False:
+        text = f"rules deny to look at the group {group.decode()!r}"
+        caller.note_denial("GET", f"group:{group.decode()}", text)
         raise RocketError(pb.FORBIDDEN, text)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import record
 from cloud_sdk.proto import sluice_pb2 as native
-from gateway.rocketmq.access import require_consuming, require_reading
+from gateway.rocketmq.access import require_consuming, require_look, require_reading
 from gateway.rocketmq.messages import StoredMessage
 from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -72,8 +72,9 @@ class PullMessageCalls:
         return pb.UpdateOffsetResponse(status=OK)
 
     async def get_offset(self, request: pb.GetOffsetRequest) -> pb.GetOffsetResponse:
-        parent = self._parent(request.message_queue)
-        offset = (await self._store.group_offsets(group_name(request.group), parent)).get(request.message_queue.id)
+        parent, group = self._parent(request.message_queue), group_name(request.group)
+        require_look(group)
+        offset = (await self._store.group_offsets(group, parent)).get(request.message_queue.id)
         if offset is None:
             raise RocketError(pb.OFFSET_NOT_FOUND, "the group has no offset for the queue")
         return pb.GetOffsetResponse(status=OK, offset=offset)

@@ -17,7 +17,7 @@ from gateway.rocketmq.proto import rocketmq_pb2 as rocket
 from record.layout import FLAG_DELAYED, FLAG_HALF
 from store.api import Resource
 from tests.gateway.conftest import MakeNode
-from tests.gateway.management.world import store_messages
+from tests.gateway.management.world import give_up, store_messages
 from tests.gateway.mqtt import wire
 from tests.gateway.people import login, set_rules, set_user
 from tests.gateway.raw import PUBACK, RawClient
@@ -136,23 +136,26 @@ async def rocketmq(node: Node, name: str) -> bool:
     message.system_properties.message_id, message.system_properties.message_type = "01", rocket.NORMAL
     group, queue = rocket.Resource(name="billing"), rocket.MessageQueue(topic=HOME, id=-1)
     first = rocket.MessageQueue(topic=HOME, id=0)
+    letters = rocket.MessageQueue(topic=rocket.Resource(name="%DLQ%billing"), id=-1)
     requests: dict[str, Message] = {
         "SendMessage": rocket.SendMessageRequest(messages=[message]),
         "ReceiveMessage": rocket.ReceiveMessageRequest(group=group, message_queue=queue),
+        "ReceiveMessage of dead letters": rocket.ReceiveMessageRequest(group=group, message_queue=letters),
         "QueryOffset": rocket.QueryOffsetRequest(message_queue=first),
+        "GetOffset": rocket.GetOffsetRequest(group=group, message_queue=first),
     }
-    path, request = f"/apache.rocketmq.v2.MessagingService/{name}", requests[name]
+    path, request = f"/apache.rocketmq.v2.MessagingService/{name.partition(' ')[0]}", requests[name]
     response = getattr(rocket, type(request).__name__.removesuffix("Request") + "Response")
     codecs = type(request).SerializeToString, response.FromString
     metadata = (("authorization", ALICE.header()), ("x-mq-client-id", "service"))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{node.ports.grpc}") as channel:
         answer: Any
-        if name == "ReceiveMessage":
+        if name.startswith("ReceiveMessage"):
             stream: Any = channel.unary_stream(path, *codecs)(request, metadata=metadata, timeout=PATIENCE_S)
             answer = await anext(aiter(stream))
         else:
             answer = await channel.unary_unary(path, *codecs)(request, metadata=metadata, timeout=PATIENCE_S)
-    allowed = (rocket.OK, rocket.MESSAGE_NOT_FOUND)
+    allowed = (rocket.OK, rocket.MESSAGE_NOT_FOUND, rocket.OFFSET_NOT_FOUND)
     assert answer.status.code in (*allowed, rocket.FORBIDDEN), answer
     return answer.status.code in allowed
 
@@ -205,9 +208,22 @@ async def test_what_is_open_unless_a_rule_denies_it(node: Node) -> None:
     assert await subscribes(node, b"$share/others/home/#")
     await set_rules(node, "alice", "allow SUB topic:home/#", "deny GET group:billing")
     assert not await native(node, "CommittedOffsets")
+    assert not await rocketmq(node, "GetOffset")
+    await set_rules(node, "alice", "allow SUB topic:home/#")
+    assert await rocketmq(node, "GetOffset")
     await set_rules(node, "alice", "deny CREATE session:c")
     assert (await login(node.ports.mqtt, b"alice", b"wonderland", client_id=b"c"))[1].reason == 0x87
     assert (await login(node.ports.mqtt, b"alice", b"wonderland", client_id=b"d"))[1].reason == 0
+
+
+async def test_dead_letters_need_the_right_to_what_the_group_reads(node: Node) -> None:
+    await store_messages(node, (b"$plant/x", b"secret"))
+    await give_up(node, b"billing", b"$plant", 1)
+    rules = "allow SUB topic:#", "allow SUB group:billing"
+    await set_rules(node, "alice", *rules)
+    assert not await rocketmq(node, "ReceiveMessage of dead letters")
+    await set_rules(node, "alice", *rules, "allow SUB topic:$plant/#")
+    assert await rocketmq(node, "ReceiveMessage of dead letters")
 
 
 async def test_the_owner_of_a_group_needs_no_rule_but_a_rule_may_deny(node: Node) -> None:
