@@ -31,6 +31,7 @@ class _Rest(msgspec.Struct, frozen=True, array_like=True):
     dead_letters: list[bytes]
     users: list[bytes]
     rules: list[bytes]
+    bans: list[bytes]
     again: list[bytes]
     parents: list[bytes]
 
@@ -49,7 +50,8 @@ class Event(NamedTuple):
 def has_rest(commit: Commit) -> bool:
     """Whether a commit has more than messages."""
     about_groups = commit.dead_letters or commit.again
-    return bool(commit.moved or commit.addressed or about_groups or commit.users or commit.rules)
+    about_accounts = commit.users or commit.rules or commit.bans
+    return bool(commit.moved or commit.addressed or about_groups or about_accounts)
 
 
 def encode_event(since: int, commit: Commit, chosen: Sequence[int], moved: list[Moved], parents: list[bytes]) -> bytes:
@@ -60,8 +62,8 @@ def encode_event(since: int, commit: Commit, chosen: Sequence[int], moved: list[
     offsets = array("Q", [commit.topic_offsets[i] for i in chosen]).tobytes()
     rest = b""
     if moved or parents or has_rest(commit):
-        about_groups = commit.dead_letters, commit.users, commit.rules, commit.again
-        rest = _encode(_Rest(moved, commit.addressed, *about_groups, parents))
+        accounts = commit.users, commit.rules, commit.bans
+        rest = _encode(_Rest(moved, commit.addressed, commit.dead_letters, *accounts, commit.again, parents))
     filters = b""
     if commit.filter_offsets is not None and chosen:
         filters = _encode([commit.filter_offsets[i] for i in chosen])
@@ -92,6 +94,7 @@ def decode_event(body: bytes) -> Event:
         commit.dead_letters = rest.dead_letters
         commit.users = rest.users
         commit.rules = rest.rules
+        commit.bans = rest.bans
         commit.again = rest.again
         commit.parents = rest.parents
     if count:

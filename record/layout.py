@@ -113,3 +113,5 @@ class Kind(IntEnum):
     USER_CHANGED = 37
     ROLE_SET = 38
     ROLE_REMOVED = 39
+    BAN_SET = 40
+    BAN_ENDED = 41

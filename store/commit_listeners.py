@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 # What a listener may ask for, added up.
 MESSAGES: Final = 1  # messages that entered their queues, or of which is only told that they did
 GROUPS: Final = 2  # groups whose dead letters grew, or whose messages were returned
-ACCOUNTS: Final = 4  # users or rules that changed
+ACCOUNTS: Final = 4  # users, rules or bans that changed
 EVERY_COMMIT: Final = 8
 
 
@@ -42,7 +42,7 @@ class CommitListeners:
             parts |= MESSAGES
         if commit.dead_letters or commit.again:
             parts |= GROUPS
-        if commit.users or commit.rules:
+        if commit.users or commit.rules or commit.bans:
             parts |= ACCOUNTS
         for listening in self._all:
             if listening.parts & parts:

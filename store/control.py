@@ -357,6 +357,23 @@ class RoleRemoved(ControlRecord, frozen=True):
     kind = Kind.ROLE_REMOVED
 
 
+class BanSet(ControlRecord, frozen=True):
+    """A ban (`store.api.Ban`), in place of an earlier one of its target, which is the subject. It has begun with this
+    record."""
+
+    kind = Kind.BAN_SET
+    until_ms: int = 0  # 0: no end
+    by: bytes = b""
+    reason: bytes = b""
+
+
+class BanEnded(ControlRecord, frozen=True):
+    """The ban of this target is removed. Ignored when `until_ms` is not 0 and the ban has another end."""
+
+    kind = Kind.BAN_ENDED
+    until_ms: int = 0
+
+
 # --- producers and gateways
 
 

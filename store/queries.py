@@ -13,6 +13,7 @@ from matcher.names import parent_of
 from record.layout import HEADER_SIZE, REFERENCE
 from store import find
 from store.api import (
+    Ban,
     Bounds,
     ChildPage,
     Chunk,
@@ -352,6 +353,15 @@ class Queries:
 
     async def roles(self, after: bytes | None, limit: int) -> list[Role]:
         return self._views.access.roles(after, limit)
+
+    async def ban(self, target: bytes) -> Ban | None:
+        return self._views.access.ban(target)
+
+    async def bans(self, after: bytes | None, limit: int) -> list[Ban]:
+        return self._views.access.bans(after, limit)
+
+    async def ban_count(self) -> int:
+        return self._views.access.ban_count.value
 
     def _group_queue(self, queue: bytes, floor: int, following: int, unfinished: int) -> GroupQueueState:
         bounds = self._views.bounds((queue,))[0]

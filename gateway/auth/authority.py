@@ -13,6 +13,7 @@ from typing import Final
 from gateway.auth.attempts import source_of
 from gateway.auth.audit import AuditLog
 from gateway.auth.authenticator import Credentials, Denial, Grant, Link
+from gateway.auth.bans import Bans, ClientBanned
 from gateway.auth.chain import Chain, Step
 from gateway.auth.identity import Identity
 from gateway.auth.passwords import Passwords
@@ -71,7 +72,8 @@ class Authority:
         self.chain = config.chain
         self._config = config
         self._chain = Chain(config, links, self.passwords, self._check_user)
-        self.changes = 0  # commits that changed users or rules
+        self.bans = Bans(store)
+        self.changes = 0  # commits that changed users, rules or bans
         self._accounts: dict[_AccountKey, _Account] = {}
         self._secret = User(b"", secrets.token_bytes(32), ITERATIONS, b"", b"")  # used until the store has one
         self._listeners: list[ChangeListener] = []
@@ -89,7 +91,7 @@ class Authority:
         await self._chain.close()
 
     def on_change(self, listener: ChangeListener) -> None:
-        """Call `listener` with each commit that changed users or rules, or may have done so."""
+        """Call `listener` with each commit that changed users, rules or bans, or may have done so."""
         self._listeners.append(listener)
 
     # --- authentication
@@ -126,9 +128,9 @@ class Authority:
     # --- authorization
 
     async def renew(self, identity: Identity) -> bool:
-        """Bring the identity up to date with the store's users and rules. Returns whether it was out of date.
+        """Bring the identity up to date with the store's users, rules and bans. Returns whether it was out of date.
 
-        Raises WrongPassword when its user was changed or removed, UserDisabled, StoreError.
+        Raises WrongPassword when its user was changed or removed, UserDisabled, ClientBanned, StoreError.
         """
         if identity.changes == self.changes:
             return False
@@ -137,6 +139,7 @@ class Authority:
             credential = identity.credential
             if credential is not None and await self._store.user(credential.name) != credential:
                 raise WrongPassword
+            await self.bans.check_identity(identity)
             account = await self._account(identity.user_name, identity.grant)
             if account.state.is_disabled:
                 raise UserDisabled
@@ -164,10 +167,15 @@ class Authority:
         """Whether the current rules allow a will that is to be sent. Raises StoreError."""
         if will.is_account and await self._store.user(will.user_name) is None:
             return False
+        source = will.source.decode()
+        try:
+            await self.bans.check(will.client_id, will.user_name, source)
+        except ClientBanned:
+            return False
         account = await self._account(will.user_name)
         if account.state.is_disabled:
             return False
-        permissions = account.permissions(will.client_id, will.is_allowed, will.source.decode())
+        permissions = account.permissions(will.client_id, will.is_allowed, source)
         return may_publish_will(permissions, will.topic)
 
     async def _account(self, user_name: bytes, grant: Grant | None = None) -> "_Account":
@@ -189,8 +197,10 @@ class Authority:
 
     def _on_commit(self, commit: Commit) -> None:
         self.changes += 1
-        self._accounts.clear()
-        self._chain.forget()
+        self.bans.changed(commit)
+        if commit.users or commit.rules or commit.missed_from >= 0:
+            self._accounts.clear()
+            self._chain.forget()
         for listener in self._listeners:
             listener(commit)
 

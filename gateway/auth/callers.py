@@ -25,6 +25,7 @@ from gateway.auth.attempts import source_of
 from gateway.auth.audit import AUTHENTICATION, AUTHORIZATION, AuditLog, Event
 from gateway.auth.authenticator import Credentials, Grant
 from gateway.auth.authority import NOT_BASIC, WRONG, Authority, UserDisabled, WrongPassword, login_failure_line
+from gateway.auth.bans import ClientBanned
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
 from gateway.auth.sources import host_of
@@ -43,15 +44,15 @@ _CHECK_S: Final = 2.0  # seconds between checks of the file of access keys, and 
 class Caller(Identity):
     """A caller. It changes with users and rules, and long calls look at it again."""
 
-    __slots__ = ("__weakref__", "_audit", "good_until", "is_disabled", "is_revoked", "key")
+    __slots__ = ("__weakref__", "_audit", "good_until", "is_revoked", "key", "refusal")
 
     def __init__(
         self, allows_by_default: bool, peer: str, key: AccessKey | None = None, audit: AuditLog | None = None
     ) -> None:
         super().__init__(b"", allows_by_default, peer)
         self._audit = audit
-        self.is_revoked = False  # its user or key was changed, removed or disabled
-        self.is_disabled = False  # that was why
+        self.is_revoked = False  # its user or key was changed, removed or disabled, or it is banned
+        self.refusal: ClientRefused | None = None  # why, if the caller may know it
         self.good_until = math.inf  # monotonic seconds after which its next call is authenticated again
         self.key = key  # the key that it signs with
         if key is not None:
@@ -119,13 +120,18 @@ class Callers:
         await asyncio.gather(self._renewing, return_exceptions=True)
 
     async def identify(
-        self, authorization: str | None, certificate_name: bytes | None, peer: str, signed: str | None = None
+        self,
+        authorization: str | None,
+        certificate_name: bytes | None,
+        peer: str,
+        signed: str | None = None,
+        client_id: str = "",
     ) -> Caller:
         """Authenticate a call. The arguments and the errors are those of `_identify`. The audit log has what fails, and
         what succeeds for the first time."""
         known = self.successes
         try:
-            caller = await self._identify(authorization, certificate_name, peer, signed)
+            caller = await self._identify(authorization, certificate_name, peer, signed, client_id)
         except ClientRefused as refused:
             user = _claimed(authorization, certificate_name)
             self._note(False, user, peer, str(refused))
@@ -138,14 +144,21 @@ class Callers:
         self.audit.note(Event(AUTHENTICATION, allowed, self._front, user=user, source=host_of(peer), why=why))
 
     async def _identify(
-        self, authorization: str | None, certificate_name: bytes | None, peer: str, signed: str | None
+        self,
+        authorization: str | None,
+        certificate_name: bytes | None,
+        peer: str,
+        signed: str | None,
+        client_id: str,
     ) -> Caller:
         """Authenticate a call.
 
         authorization: the header, if there is one. certificate_name: from a verified certificate. peer: see
-        `gateway.auth.attempts.source_of`. signed: the time that RocketMQ clients sign. Raises ClientRefused and
-        StoreError.
+        `gateway.auth.attempts.source_of`. signed: the time that RocketMQ clients sign. client_id: theirs. Raises
+        ClientRefused and StoreError.
         """
+        source, called = host_of(peer), client_id.encode(errors="replace")
+        await self._authority.bans.check(called, b"", source)
         key: AccessKey | None = None
         signature = signature_of(authorization, signed) if authorization is not None else None
         if signature is not None:  # RocketMQ clients always send one; without a key it means nothing
@@ -163,22 +176,23 @@ class Callers:
         else:
             text = f"authentication is required: {' or '.join(sorted(self._auth))}"
             raise ClientRefused(ReasonCode.NOT_AUTHORIZED, text)
-        source = host_of(peer)
-        digest = hashlib.blake2b(about + b"\0" + source.encode(), key=self._key, digest_size=32).digest()
+        about = b"\0".join((about, source.encode(), called))
+        digest = hashlib.blake2b(about, key=self._key, digest_size=32).digest()
         caller = self._known.get(digest)
         if caller is not None and caller.good_until <= time.monotonic():
             del self._known[digest]
             caller = None
         if caller is None:
             caller = Caller(self._allows_by_default, peer, key, self.audit)
+            caller.called = called
             if about[:1] == b"p":
                 self._prove(caller, await self._check(authorization or "", peer))
             elif about[:1] == b"c":
                 caller.user_name = certificate_name or b""
             self._live.add(caller)
         await self._renew(caller)
-        if caller.is_disabled:
-            raise UserDisabled
+        if caller.refusal is not None:
+            raise caller.refusal
         if caller.is_revoked:
             raise ClientRefused(ReasonCode.BAD_USER_NAME_OR_PASSWORD, WRONG if key is None else _FORGED)
         if digest not in self._known and len(self._known) >= _MAX_KNOWN:
@@ -235,9 +249,11 @@ class Callers:
             return
         try:
             await self._authority.renew(caller)
-        except (WrongPassword, UserDisabled) as refused:
+        except WrongPassword:
             caller.is_revoked = True
-            caller.is_disabled = isinstance(refused, UserDisabled)
+        except (UserDisabled, ClientBanned) as refused:
+            caller.is_revoked = True
+            caller.refusal = refused
 
     # --- changes
 

@@ -12,6 +12,7 @@ class Identity:
 
     __slots__ = (
         "allows_by_default",
+        "called",
         "changes",
         "client_id",
         "credential",
@@ -25,6 +26,7 @@ class Identity:
     def __init__(self, client_id: bytes, allows_by_default: bool, peer: str) -> None:
         """peer: see `gateway.auth.sources.host_of`."""
         self.client_id = client_id  # b"": none
+        self.called = client_id  # the client id by which it may be banned
         self.allows_by_default = allows_by_default  # applies where no rule does
         self.peer = peer
         self.user_name = b""  # proven; b"": no user
@@ -32,7 +34,7 @@ class Identity:
         self.grant: Grant | None = None  # of an authenticator that knows its user
         self.permissions: Permissions | None = None  # None: everything is allowed
         self.proof: bytes | None = None  # the server's SCRAM proof, for CONNACK
-        self.changes = -1  # version of users and rules that the permissions are based on
+        self.changes = -1  # version of users, rules and bans that the permissions are based on
 
     @property
     def source(self) -> str:

@@ -15,7 +15,7 @@ def host_of(peer: str) -> str:
     """
     if peer == LOCAL_PEER:
         return LOCAL
-    address = _address(peer.rpartition(":")[0].strip("[]").partition("%")[0])
+    address = address_of(peer.rpartition(":")[0].strip("[]").partition("%")[0])
     return "" if address is None else str(address)
 
 
@@ -42,12 +42,12 @@ class Networks:
         """Whether a source (see `host_of`) is one of these."""
         if source == LOCAL:
             return self._has_local
-        address = _address(source)
+        address = address_of(source)
         return address is not None and any(address in network for network in self._networks)
 
 
-def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """The address; an IPv4 address that is mapped into IPv6 as such."""
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """The address of a source; an IPv4 address that is mapped into IPv6 as such. None: it has none."""
     try:
         address = ip_address(host)
     except ValueError:

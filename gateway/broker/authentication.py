@@ -11,7 +11,6 @@ from gateway.auth.attempts import source_of
 from gateway.auth.audit import AUTHENTICATION, AUTHORIZATION, Event
 from gateway.auth.authenticator import Credentials, Grant
 from gateway.auth.authority import (
-    DISABLED,
     WRONG,
     Authority,
     UserDisabled,
@@ -19,6 +18,7 @@ from gateway.auth.authority import (
     login_failure_line,
     may_publish_will,
 )
+from gateway.auth.bans import BanIndex, ClientBanned, of_targets
 from gateway.auth.identity import Identity
 from gateway.auth.permissions import Permissions
 from gateway.auth.refusal import ClientGone, ClientRefused
@@ -96,6 +96,7 @@ class Authentication:
         admission = connection.admission
         info = connection.info
         identity = Identity(client_id, admission.allows_by_default, connection.peer())
+        await self._authority.bans.check_identity(identity)  # before the work that a password is
         if info is not None and info.user_name is not None:
             identity.user_name = info.user_name
         enhanced_auth = connection.enhanced_auth
@@ -268,12 +269,14 @@ class Authentication:
     # --- changes
 
     def _on_change(self, commit: Commit) -> None:
-        self._spawn(self._apply(set(commit.users), set(commit.rules), commit.missed_from >= 0))
+        banned = of_targets(commit.bans)
+        self._spawn(self._apply(set(commit.users), set(commit.rules), banned, commit.missed_from >= 0))
 
-    async def _apply(self, users: set[bytes], rules: set[bytes], is_missed: bool) -> None:
-        """Close connections whose user was changed or removed, and update the permissions of others.
+    async def _apply(self, users: set[bytes], rules: set[bytes], banned: BanIndex, is_missed: bool) -> None:
+        """Close connections whose user was changed or removed, and those that are banned, and update the permissions of
+        others.
 
-        is_missed: commits were missed, so any user or rule may have changed.
+        is_missed: commits were missed, so any user, rule or ban may have changed.
         """
         connections = self._connections()
         for number, connection in enumerate(connections):
@@ -283,16 +286,17 @@ class Authentication:
             if identity is None or connection.is_closed():
                 continue
             is_users = identity.credential is not None and identity.user_name in users
-            if is_users or b"" in rules or identity.user_name in rules or is_missed:
+            is_theirs = is_users or b"" in rules or identity.user_name in rules
+            if is_theirs or is_missed or _concern(banned, identity):
                 await self._renew_live(connection, identity)
 
     async def _renew_live(self, connection: Connection, identity: Identity) -> None:
         try:
             await self._authority.renew(identity)
         except ClientRefused as refused:
-            is_disabled = isinstance(refused, UserDisabled)
-            connection.is_will_dropped = is_disabled or await self._is_removed(identity.user_name)
-            why = Explanation(DISABLED.encode() if is_disabled else b"the user was changed or removed")
+            is_shut_out = isinstance(refused, (UserDisabled, ClientBanned))
+            connection.is_will_dropped = is_shut_out or await self._is_removed(identity.user_name)
+            why = Explanation(str(refused).encode() if is_shut_out else b"the user was changed or removed")
             connection.close(ReasonCode.ADMINISTRATIVE_ACTION, why)
             return
         except StoreError as error:
@@ -326,6 +330,11 @@ class Authentication:
         names = {read_filter(name) for name in (*session.subscribing.names, *session.bounded_replays)}
         names.update(session.subscriptions.filters(), session.shares)
         return all(permissions.may_subscribe(name) for name in names)
+
+
+def _concern(banned: BanIndex, identity: Identity) -> bool:
+    """Whether bans concern a client."""
+    return bool(banned) and banned.find_identity(identity, 0) is not None
 
 
 def _may_open_session(permissions: Permissions | None, client_id: bytes) -> bool:

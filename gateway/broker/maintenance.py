@@ -1,4 +1,4 @@
-"""Maintenance of one store, in its own process: due wills, expired sessions, and cleanup after dead nodes."""
+"""Maintenance of one store, in its own process: due wills, expired sessions and bans, and cleanup after dead nodes."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ from time import time
 from typing import Final
 
 from gateway.auth.authority import Authority
+from gateway.auth.bans import is_in_force
 from gateway.broker.append import append
 from gateway.broker.expired_producers import ExpiredProducers
 from gateway.broker.wills import Wills
@@ -19,7 +20,7 @@ from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS: Final = 5.0  # between checks for expired sessions
+SWEEP_SECONDS: Final = 5.0  # between checks for expired sessions and bans
 _PAGE: Final = 1000
 
 
@@ -80,9 +81,20 @@ class Maintenance:
                     await append(self._store, [control.SessionEnded(epoch).frame(client) for client, epoch in ended])
                     if len(expired) < _PAGE or not ended:
                         break  # sessions in use are found again later
+                await self._end_bans()
             except StoreError as error:
-                log.error("ending expired sessions failed: %s", error)
+                log.error("ending expired sessions and bans failed: %s", error)
             await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _end_bans(self) -> None:
+        """End the bans whose time is over. One that has got another end meanwhile stays. Raises StoreError."""
+        after: bytes | None = None
+        while page := await self._store.bans(after, _PAGE):
+            now = int(time() * 1000)
+            over = [ban for ban in page if not is_in_force(ban, now)]
+            await append(self._store, [control.BanEnded(ban.until_ms).frame(ban.target) for ban in over])
+            after = page[-1].target
+            await asyncio.sleep(0)
 
 
 class SplitMaintenance(Maintenance):

@@ -8,6 +8,7 @@ from gateway.config.reload import Changes
 from gateway.management.access import AccessService
 from gateway.management.audit import AuditService
 from gateway.management.authentication import AuthenticationService
+from gateway.management.bans import BansService
 from gateway.management.clients import ClientsService, SessionDirectory
 from gateway.management.dead_letters import DeadLettersService
 from gateway.management.groups import GroupsService
@@ -42,4 +43,5 @@ def areas_of(
         "Audit": AuditService(config.audit.folder),
         "Access": AccessService(engine, sessions.remove),
         "Authentication": AuthenticationService(authority),
+        "Bans": BansService(engine),
     }

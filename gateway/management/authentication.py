@@ -6,6 +6,7 @@ import grpc
 
 from gateway.auth.authenticator import Credentials, Grant
 from gateway.auth.authority import DISABLED, Authority
+from gateway.auth.bans import ClientBanned
 from gateway.auth.chain import Step
 from gateway.auth.refusal import ClientRefused
 from gateway.auth.rule_text import rule_text
@@ -37,7 +38,13 @@ class AuthenticationService:
         else:
             state, owned = await self._authority.rules_of(found)
             reply.allowed, reply.because = not state.is_disabled, DISABLED if state.is_disabled else ""
-            reply.user = (found.user if isinstance(found, Grant) else found.name).decode()
+            user = found.user if isinstance(found, Grant) else found.name
+            try:
+                source = request.source or host_of(manager.source)
+                await self._authority.bans.check(request.client_id.encode(), user, source)
+            except ClientBanned as refused:
+                reply.allowed, reply.because = False, str(refused)
+            reply.user = user.decode()
             reply.super_user = state.is_super
             for whose, rules in owned:
                 if whose.startswith(_ROLE):

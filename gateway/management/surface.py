@@ -26,7 +26,7 @@ _SECONDS: Final = 60.0  # for a call
 _LONG_SECONDS: Final = 600.0  # for one that may take minutes
 _SHOWN: Final = 200  # characters of a resource in the log
 _MAX_TEXT: Final = 1000  # characters of a refusal, which may name what the request named
-_NAMES: Final = ("name", "user", "node")  # fields that say what a call about an area of the cluster changes
+_NAMES: Final = ("name", "user", "node", "target")  # fields that say what a call about an area of the cluster changes
 _NOT_LEADING: Final = "this node does not lead its cluster: `sluice cluster status` says which one does"
 
 

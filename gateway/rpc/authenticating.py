@@ -35,6 +35,7 @@ _UNIMPLEMENTED: Final = "this method is not implemented"
 _UNREADABLE: Final = object()  # stands for a request that cannot be parsed
 _SELF_CHECKING: Final = frozenset((PREFIX + "Consume",))  # streams that check requests and caller themselves
 _SIGNED_TIME: Final = "x-mq-date-time"  # see `gateway.auth.access_keys`
+_CLIENT_ID: Final = "x-mq-client-id"  # of RocketMQ clients
 
 Context = Any  # `grpc.aio.ServicerContext` of any request and reply
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -207,8 +208,9 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         names = context.auth_context().get("x509_common_name")
         peer = unquote(context.peer()).partition(":")[2]
         try:
+            name, client_id = names[0] if names else None, metadata.get(_CLIENT_ID, "")
             return await self._callers.identify(
-                metadata.get("authorization"), names[0] if names else None, peer, metadata.get(_SIGNED_TIME)
+                metadata.get("authorization"), name, peer, metadata.get(_SIGNED_TIME), client_id
             )
         except ClientRefused as refused:
             raise RequestError(_CODES.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused)) from refused

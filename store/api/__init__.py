@@ -12,7 +12,7 @@ Source: design pages `docs/architecture.md` and `docs/format.md`.
 
 from typing import Protocol
 
-from store.api.accounts import ALL_ACTIONS, AccountStore, Action, Resource, Role, Rule, User, UserState
+from store.api.accounts import ALL_ACTIONS, AccountStore, Action, Ban, Resource, Role, Rule, User, UserState
 from store.api.appended import Appended
 from store.api.gateways import Attendance, GatewayStore, NamedClaim
 from store.api.groups import (
@@ -76,6 +76,7 @@ __all__ = [
     "Addressed",
     "Appended",
     "Attendance",
+    "Ban",
     "Bounds",
     "BulkReads",
     "Child",

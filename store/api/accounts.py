@@ -1,4 +1,4 @@
-"""Users that log in with a password, and the roles and rules that say what they may do."""
+"""Users that log in with a password, the roles and rules that say what they may do, and bans."""
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -71,8 +71,19 @@ class Role:
     inherits: tuple[bytes, ...]  # roles whose rules count behind its own
 
 
+@dataclass(slots=True, frozen=True)
+class Ban:
+    """Somebody is not let in."""
+
+    target: bytes  # `client:` and a client id, `user:` and a user name, or `address:` and a network
+    until_ms: int  # from then on it does nothing; 0: it has no end
+    since_ms: int  # store time
+    by: bytes  # user who set it; b"": none
+    reason: bytes
+
+
 class AccountStore(Protocol):
-    """Reads of users, roles and rules."""
+    """Reads of users, roles, rules and bans."""
 
     async def user(self, name: bytes) -> User | None: ...
 
@@ -96,3 +107,12 @@ class AccountStore(Protocol):
 
     async def roles(self, after: bytes | None, limit: int) -> list[Role]:
         """Up to `limit` roles, sorted, from after `after` on."""
+
+    async def ban(self, target: bytes) -> Ban | None:
+        """The ban of a target. Its time may be over."""
+
+    async def bans(self, after: bytes | None, limit: int) -> list[Ban]:
+        """Up to `limit` bans, sorted by target, from after `after` on. The time of some may be over."""
+
+    async def ban_count(self) -> int:
+        """The number of bans, with those whose time is over."""

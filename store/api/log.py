@@ -44,6 +44,7 @@ class Commit:
     __slots__ = (
         "addressed",
         "again",
+        "bans",
         "data",
         "dead_letters",
         "end",
@@ -86,6 +87,7 @@ class Commit:
         self.users: list[bytes] = []  # users that were set or removed
         # Users whose rules or state were set; the empty name: the rules for everybody, or a role that any may have.
         self.rules: list[bytes] = []
+        self.bans: list[bytes] = []  # targets of bans that were set or removed
 
 
 Done = Callable[[Appended], None]

@@ -115,6 +115,9 @@ class RemoteCalls(ABC):
     user_states = _remote(Store.user_states)
     role = _remote(Store.role)
     roles = _remote(Store.roles)
+    ban = _remote(Store.ban)
+    bans = _remote(Store.bans)
+    ban_count = _remote(Store.ban_count)
 
 
 _BY_NAME: Final = {method.name: method for method in METHODS}

@@ -1,4 +1,4 @@
-"""The access view: users with their SCRAM credentials, roles, and the rules about what each user may do.
+"""The access view: users with their SCRAM credentials, roles, the rules about what each user may do, and bans.
 
 Passwords are not stored. The stored keys verify a password, and prove the server to the client (RFC 5802, section 3).
 """
@@ -8,8 +8,9 @@ from itertools import islice
 from struct import Struct
 from typing import Final
 
-from store.api import Role, Rule, User, UserState
-from store.control import RoleSet, UserChanged, UserSet
+from store.api import Ban, Role, Rule, User, UserState
+from store.control import BanEnded, BanSet, RoleSet, UserChanged, UserSet
+from store.views.database.count import Count
 from store.views.database.state import State
 
 _USERS: Final = b"U"
@@ -17,9 +18,11 @@ _RULES: Final = b"A"  # by user; the rules for everybody have the empty name
 
 _STATES: Final = b"E"  # by user, if it is not the usual one
 _ROLES: Final = b"L"
+_BANS: Final = b"N"  # by target
 
 _USER_ROW: Final = Struct(">I32s32s")  # iterations, stored key, server key; the salt follows
 _COUNT: Final = Struct(">H")  # of names; each follows with its length
+_BAN: Final = Struct(">QQH")  # end, begin (ms), length of who set it; that and the reason follow
 _RULE: Final = Struct(">BBBHH")  # marks, actions, kind, lengths of the name and of the sources; these follow
 _ALLOW: Final = 1
 _PREFIX: Final = 2
@@ -30,10 +33,11 @@ _DISABLED: Final = 2
 class Access:
     """Users and rules by user name."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_state", "ban_count")
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self.ban_count = Count(state, _BANS)
 
     def user_set(self, name: bytes, event: UserSet) -> None:
         row = _USER_ROW.pack(event.iterations, event.stored_key, event.server_key) + event.salt
@@ -106,6 +110,29 @@ class Access:
         """Up to `limit` roles in order of their names, from after `after` on."""
         return [_role(name, row) for name, row in islice(self._state.scan(_ROLES, after=after), limit)]
 
+    def ban_set(self, target: bytes, event: BanSet, time: int) -> None:
+        """Apply BAN_SET, which was stored at `time` (ms)."""
+        if self._state.get(_BANS, target) is None:
+            self.ban_count.change(1)
+        self._state.put(_BANS, target, _BAN.pack(event.until_ms, time, len(event.by)) + event.by + event.reason)
+
+    def ban_ended(self, target: bytes, event: BanEnded) -> bool:
+        """Returns whether there was such a ban."""
+        ban = self.ban(target)
+        if ban is None or event.until_ms not in (0, ban.until_ms):
+            return False
+        self._state.delete(_BANS, target)
+        self.ban_count.change(-1)
+        return True
+
+    def ban(self, target: bytes) -> Ban | None:
+        row = self._state.get(_BANS, target)
+        return None if row is None else _ban(target, row)
+
+    def bans(self, after: bytes | None, limit: int) -> list[Ban]:
+        """Up to `limit` bans in order of their targets, from after `after` on."""
+        return [_ban(target, row) for target, row in islice(self._state.scan(_BANS, after=after), limit)]
+
     def _delete(self, bucket: bytes, name: bytes) -> None:
         if self._state.get(bucket, name) is not None:
             self._state.delete(bucket, name)
@@ -124,6 +151,12 @@ def _user_state(row: bytes) -> UserState:
 def _role(name: bytes, row: bytes) -> Role:
     inherits, end = _names(row, 0)
     return Role(name, tuple(_rules(row[end:])), inherits)
+
+
+def _ban(target: bytes, row: bytes) -> Ban:
+    until_ms, since_ms, length = _BAN.unpack_from(row)
+    at = _BAN.size + length
+    return Ban(target, until_ms, since_ms, row[_BAN.size : at], row[at:])
 
 
 def _packed_names(names: Sequence[bytes]) -> bytes:

@@ -520,6 +520,14 @@ class Views:
         self.access.role_removed(name)
         commit.rules.append(b"")
 
+    def _fold_ban_set(self, commit: Commit, _: int, target: bytes, event: control.BanSet) -> None:
+        self.access.ban_set(target, event, commit.store_time)
+        commit.bans.append(target)
+
+    def _fold_ban_ended(self, commit: Commit, _: int, target: bytes, event: control.BanEnded) -> None:
+        if self.access.ban_ended(target, event):
+            commit.bans.append(target)
+
     def _fold_rules_set(self, commit: Commit, _: int, name: bytes, event: control.RulesSet) -> None:
         self.access.rules_set(name, event.rules)
         commit.rules.append(name)
@@ -602,6 +610,8 @@ class Views:
             Kind.USER_CHANGED: self._fold_user_changed,
             Kind.ROLE_SET: self._fold_role_set,
             Kind.ROLE_REMOVED: self._fold_role_removed,
+            Kind.BAN_SET: self._fold_ban_set,
+            Kind.BAN_ENDED: self._fold_ban_ended,
             Kind.PRODUCED: self._fold_produced,
         }
 

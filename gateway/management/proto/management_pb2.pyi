@@ -1051,6 +1051,56 @@ class LoginStep(_message.Message):
     outcome: str
     def __init__(self, authenticator: _Optional[str] = ..., outcome: _Optional[str] = ...) -> None: ...
 
+class Ban(_message.Message):
+    __slots__ = ("target", "until_ms", "since_ms", "by", "reason")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    until_ms: int
+    since_ms: int
+    by: str
+    reason: str
+    def __init__(self, target: _Optional[str] = ..., until_ms: _Optional[int] = ..., since_ms: _Optional[int] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListBansRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListBansReply(_message.Message):
+    __slots__ = ("bans", "after")
+    BANS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    bans: _containers.RepeatedCompositeFieldContainer[Ban]
+    after: str
+    def __init__(self, bans: _Optional[_Iterable[_Union[Ban, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class SetBanRequest(_message.Message):
+    __slots__ = ("target", "until_ms", "reason")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    until_ms: int
+    reason: str
+    def __init__(self, target: _Optional[str] = ..., until_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class EndBanRequest(_message.Message):
+    __slots__ = ("target",)
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    target: str
+    def __init__(self, target: _Optional[str] = ...) -> None: ...
+
+class EndBanReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ListAuditRequest(_message.Message):
     __slots__ = ("limit", "since_ms", "until_ms", "user", "event", "denied", "source")
     LIMIT_FIELD_NUMBER: _ClassVar[int]

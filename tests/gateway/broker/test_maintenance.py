@@ -22,6 +22,9 @@ class Expired:
         assert self.asked < 100, "it asks again and again"
         return [(client, 1) for client in self.clients[:limit]]
 
+    async def bans(self, _after: bytes | None, _limit: int) -> list[object]:
+        return []
+
 
 async def test_expired_sessions_that_are_all_being_opened_do_not_keep_the_loop(
     monkeypatch: pytest.MonkeyPatch,

@@ -16,6 +16,7 @@ from record.layout import Kind
 from store import control
 from store.api import (
     Appended,
+    Ban,
     Bounds,
     Child,
     ChildPage,
@@ -86,6 +87,9 @@ class MemoryStore:
 
     async def user_state(self, _name: bytes) -> UserState:
         return UserState()
+
+    async def bans(self, _after: bytes | None, _limit: int) -> list[Ban]:
+        return []
 
     def on_transaction_check(self, listener: TransactionListener) -> None:
         """Nothing is ever held."""

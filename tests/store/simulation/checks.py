@@ -106,6 +106,7 @@ def check_commits(commits: list[Commit], model: Model) -> None:
         assert again <= set(commit.again) <= again | perhaps, "come again"
         assert len(set(commit.again)) == len(commit.again), "come again twice"
         assert commit.users == [name for cause, name in model.access.changed_users if cause in causes], "users"
+        assert commit.bans == [name for cause, name in model.access.changed_bans if cause in causes], "bans"
         assert commit.rules == [name for cause, name in model.access.changed_rules if cause in causes], "rules"
 
 
@@ -221,6 +222,9 @@ async def _check_access(engine: Queries, model: Model) -> None:
         assert await engine.role(name) == access.roles.get(name)
     assert await engine.user_states(None, 100) == sorted(access.states.items())
     assert await engine.roles(None, 100) == [access.roles[name] for name in sorted(access.roles)]
+    assert await engine.bans(None, 100) == [access.bans[target] for target in sorted(access.bans)]
+    assert await engine.ban_count() == len(access.bans)
+    assert await engine.ban(b"user:c1") == access.bans.get(b"user:c1")
 
 
 async def _check_names(engine: Queries, model: Model, rng: Random) -> None:

@@ -33,7 +33,7 @@ from tests.store.simulation.model_shares import Shares
 TIMERS = {Kind.TIMERS_FIRED, Kind.TIMERS_RECALLED, Kind.TRANSACTIONS_ENDED, Kind.TRANSACTIONS_CHECKED}
 ACCESS = {
     *(Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET),
-    *(Kind.USER_CHANGED, Kind.ROLE_SET, Kind.ROLE_REMOVED),
+    *(Kind.USER_CHANGED, Kind.ROLE_SET, Kind.ROLE_REMOVED, Kind.BAN_SET, Kind.BAN_ENDED),
 }
 GATEWAYS = {Kind.GATEWAY_JOINED, Kind.GATEWAY_LEFT}
 SHARES = {Kind.SHARE_JOINED, Kind.SHARE_LEFT, Kind.SHARE_HANDED_OVER}
@@ -125,7 +125,7 @@ class Model:
         elif kind in LOG:
             self._log(Kind(kind), subject, payload)
         elif kind in ACCESS:
-            self.access.fold(Kind(kind), subject, payload, position)
+            self.access.fold(Kind(kind), subject, payload, position, time)
         elif kind == Kind.PRODUCED:
             sequence, records, digest = astuple(control.Produced.parse(payload))
             self.producers[subject] = (sequence, position, records, digest)

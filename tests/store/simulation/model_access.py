@@ -2,7 +2,7 @@
 
 from record.layout import Kind
 from store import control
-from store.api import Role, Rule, User, UserState
+from store.api import Ban, Role, Rule, User, UserState
 
 
 class Access:
@@ -13,11 +13,17 @@ class Access:
         self.rules: dict[bytes, list[Rule]] = {}
         self.states: dict[bytes, UserState] = {}
         self.roles: dict[bytes, Role] = {}
+        self.bans: dict[bytes, Ban] = {}
+        self.were_bans = False  # any, ever
+        self.changed_bans: list[tuple[int, bytes]] = []  # (cause, target)
         self.changed_users: list[tuple[int, bytes]] = []  # (cause, name)
         self.changed_rules: list[tuple[int, bytes]] = []
 
-    def fold(self, kind: Kind, name: bytes, payload: bytes, position: int) -> None:
-        """Take a record about a user."""
+    def fold(self, kind: Kind, name: bytes, payload: bytes, position: int, time: int) -> None:
+        """Take a record about a user, a role or a ban, which was stored at `time` (ms)."""
+        if kind in (Kind.BAN_SET, Kind.BAN_ENDED):
+            self._fold_ban(kind, name, payload, position, time)
+            return
         if kind in (Kind.USER_SET, Kind.USER_REMOVED):
             self.changed_users.append((position, name))
         if kind != Kind.USER_SET:
@@ -44,3 +50,15 @@ class Access:
             rules = list(control.RulesSet.parse(payload).rules)
             if rules:
                 self.rules[name] = rules
+
+    def _fold_ban(self, kind: Kind, target: bytes, payload: bytes, position: int, time: int) -> None:
+        if kind == Kind.BAN_SET:
+            event = control.BanSet.parse(payload)
+            self.bans[target] = Ban(target, event.until_ms, time, event.by, event.reason)
+            self.were_bans = True
+        else:
+            until_ms, known = control.BanEnded.parse(payload).until_ms, self.bans.get(target)
+            if known is None or until_ms not in (0, known.until_ms):
+                return
+            del self.bans[target]
+        self.changed_bans.append((position, target))

@@ -259,7 +259,7 @@ class Records:
         rng = self._rng
         name = rng.choice(USERS)
         names = rng.sample(USERS, rng.randrange(3))
-        match rng.randrange(6):
+        match rng.randrange(8):
             case 0:
                 salt = rng.randbytes(rng.choice((0, 16)))
                 return control.user_set(User(name, salt, rng.randrange(1 << 32), rng.randbytes(32), rng.randbytes(32)))
@@ -271,6 +271,11 @@ class Records:
                 return control.RoleSet([self._rule() for _ in range(rng.randrange(3))], names).frame(name)
             case 4:
                 return control.RoleRemoved().frame(name)
+            case 5:
+                by, reason = rng.choice(USERS), rng.choice((b"", b"lost"))
+                return control.BanSet(rng.choice((0, 7, 1 << 40)), by, reason).frame(b"user:" + name)
+            case 6:
+                return control.BanEnded(rng.choice((0, 0, 7))).frame(b"user:" + name)
             case _:
                 return control.RulesSet([self._rule() for _ in range(rng.randrange(4))]).frame(name)
 

@@ -131,6 +131,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
         (b"r", len(model.retained), model.were_retained),
         (b"h", len(model.held.messages), model.were_held),
         (b"c", sum(held.is_half for held in model.held.messages.values()), model.were_half),
+        (b"N", len(model.access.bans), model.access.were_bans),
     ):
         if was_any:
             rows[b"C" + letter] = pack(">Q", count)
@@ -283,6 +284,8 @@ def _add_access(rows: dict[bytes, bytes], model: Model) -> None:
         rows[b"E" + name] = bytes([state.is_super | state.is_disabled << 1]) + _names_row(state.roles)
     for name, role in model.access.roles.items():
         rows[b"L" + name] = _names_row(role.inherits) + b"".join(map(_rule_row, role.rules))
+    for target, ban in model.access.bans.items():
+        rows[b"N" + target] = pack(">QQH", ban.until_ms, ban.since_ms, len(ban.by)) + ban.by + ban.reason
 
 
 def _names_row(names: tuple[bytes, ...]) -> bytes:
