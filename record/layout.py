@@ -115,3 +115,5 @@ class Kind(IntEnum):
     ROLE_REMOVED = 39
     BAN_SET = 40
     BAN_ENDED = 41
+    GROUP_PAUSED = 42
+    GROUP_RESUMED = 43

@@ -268,6 +268,19 @@ class GroupRemoved(ControlRecord, frozen=True):
     kind = Kind.GROUP_REMOVED
 
 
+class GroupPaused(ControlRecord, frozen=True):
+    """The group is leased no messages from here on. Ignored when there is no such group, or when it is paused."""
+
+    kind = Kind.GROUP_PAUSED
+    by: bytes = b""  # user who paused it
+
+
+class GroupResumed(ControlRecord, frozen=True):
+    """The group is paused no longer."""
+
+    kind = Kind.GROUP_RESUMED
+
+
 # --- shared subscriptions
 
 

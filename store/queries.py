@@ -20,6 +20,7 @@ from store.api import (
     DeadLetter,
     Fetched,
     Found,
+    GroupPause,
     GroupProgress,
     GroupQueueState,
     GroupState,
@@ -353,6 +354,9 @@ class Queries:
 
     async def roles(self, after: bytes | None, limit: int) -> list[Role]:
         return self._views.access.roles(after, limit)
+
+    async def group_pause(self, group: bytes) -> GroupPause | None:
+        return self._views.groups.pauses.get(group)
 
     async def ban(self, target: bytes) -> Ban | None:
         return self._views.access.ban(target)

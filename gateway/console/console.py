@@ -85,6 +85,8 @@ _PAGES: Final[tuple[tuple[str, str, str, str, Page], ...]] = (
 _ACTIONS: Final[Mapping[str, Action]] = {
     "publish": topics.publish,
     "group-reset": groups.reset,
+    "group-pause": groups.pause,
+    "group-resume": groups.resume,
     "group-delete": groups.delete,
     "dead-letters-requeue": groups.requeue,
     "dead-letters-delete": groups.delete_letters,

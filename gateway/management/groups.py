@@ -7,6 +7,7 @@ from typing import Final
 import grpc
 
 import record
+from gateway.broker.append import append
 from gateway.management.paging import AT_ONCE, after_of, before, latest, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
@@ -17,6 +18,7 @@ from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.visibility import group_state
 from matcher.names import is_shared
 from record.layout import PART_PAYLOAD, PART_PROPERTIES
+from store import control
 from store.api import GroupQueueState, GroupState, Store, dead_letter_queue
 
 _MAX_QUEUES: Final = 1000  # of one group in a reply
@@ -65,6 +67,16 @@ class GroupsService:
         await self._store.reset_group(state.group, offsets, manager.name.encode())
         return await self._group(await self._state(request.group))
 
+    async def pause_group(self, request: pb.PauseGroupRequest, manager: Manager) -> pb.Group:
+        group = (await self._state(request.group)).group
+        await append(self._store, [control.GroupPaused(manager.name.encode()).frame(group)])
+        return await self._group(await self._state(request.group))
+
+    async def resume_group(self, request: pb.ResumeGroupRequest, _manager: Manager) -> pb.Group:
+        group = (await self._state(request.group)).group
+        await append(self._store, [control.GroupResumed().frame(group)])
+        return await self._group(await self._state(request.group))
+
     async def delete_group(self, request: pb.DeleteGroupRequest, _manager: Manager) -> pb.DeleteGroupReply:
         await self._store.remove_group((await self._state(request.group)).group)
         return pb.DeleteGroupReply()
@@ -99,6 +111,7 @@ class GroupsService:
             lag=sum(each.lag for each in queues),
             unfinished=sum(each.unfinished for each in queues),
             dead_letters=await self._dead_letters(state),
+            paused=await self._store.group_pause(state.group) is not None,
         )
 
     async def _group(self, state: GroupState) -> pb.Group:
@@ -106,6 +119,9 @@ class GroupsService:
         creator = (await self._store.group_creator(state.group)).decode()
         reply = pb.Group(group=state.group.decode(), creator=creator, queue_count=len(queues))
         reply.dead_letters = await self._dead_letters(state)
+        pause = await self._store.group_pause(state.group)
+        if pause is not None:
+            reply.pause.CopyFrom(pb.GroupPause(since_ms=pause.since_ms, by=pause.by.decode()))
         for number, each in enumerate(queues[:_MAX_QUEUES], 1):
             queue = reply.queues.add(queue=display_name(each.queue), floor=each.floor, next=each.next)
             queue.unfinished, queue.lag = each.unfinished, each.lag

@@ -30,7 +30,7 @@ _PAGE: Final = 1000
 
 
 def add(subparsers: Subparsers) -> None:
-    about = "list consumer groups, show how far they are, move and delete them"
+    about = "list consumer groups, show how far they are, move, pause and delete them"
     actions = add_actions(declare(subparsers, "group", about, EXAMPLE))
     listing = declare(actions, "list", "list the groups with their lag", "sluice group list --prefix bill", _list)
     listing.add_argument("--prefix", default="", metavar="TEXT", help="only groups whose name begins with this")
@@ -48,6 +48,13 @@ def add(subparsers: Subparsers) -> None:
     text = "move it in this queue only, which is named as in `sluice group get`: home[0]"
     moving.add_argument("--queue", default="", metavar="QUEUE", help=text)
     management.add_arguments(moving)
+    for name, about, work in (
+        ("pause", "give the members of a group no messages until it is resumed", _pause),
+        ("resume", "give the members of a paused group messages again", _resume),
+    ):
+        changing = declare(actions, name, about, f"sluice group {name} billing --data-dir /var/lib/sluice", work)
+        changing.add_argument("group", metavar="GROUP", help="the name of the group")
+        management.add_arguments(changing)
     example = "sluice group delete billing --data-dir /var/lib/sluice"
     deleting = declare(actions, "delete", "delete a group; its dead letters stay", example, _delete)
     deleting.add_argument("group", metavar="GROUP", help="the name of the group")
@@ -93,7 +100,8 @@ def _list(arguments: Arguments) -> int:
         rows = management.pages(link, "ListGroups", request, pb.ListGroupsReply, arguments.limit, "groups")
         for row in islice(rows, arguments.limit):
             letters = f", {row.dead_letters} dead letters" if row.dead_letters else ""
-            text = f"{printable(row.group)}: lag {row.lag}, {row.unfinished} leased or to be retried{letters}"
+            paused = ", paused" if row.paused else ""
+            text = f"{printable(row.group)}: lag {row.lag}, {row.unfinished} leased or to be retried{letters}{paused}"
             print_result(arguments, facts(row), text)
         if next(rows, None) is not None:
             text = "there are more groups: continue with --after, or raise --limit"
@@ -107,9 +115,26 @@ def _get(arguments: Arguments) -> int:
     return _show(arguments, management.ask(arguments, "GetGroup", pb.GetGroupRequest(group=arguments.group), pb.Group))
 
 
+def _pause(arguments: Arguments) -> int:
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.PauseGroupRequest(group=arguments.group)
+    return _show(arguments, management.ask(arguments, "PauseGroup", request, pb.Group))
+
+
+def _resume(arguments: Arguments) -> int:
+    from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
+
+    request = pb.ResumeGroupRequest(group=arguments.group)
+    return _show(arguments, management.ask(arguments, "ResumeGroup", request, pb.Group))
+
+
 def _show(arguments: Arguments, group: "pb.Group") -> int:
     creator = f" of user {printable(group.creator)}" if group.creator else ""
     lines = [f"{printable(group.group)}{creator}: {group.queue_count} queues, {group.dead_letters} dead letters"]
+    if group.HasField("pause"):
+        by = f" by {printable(group.pause.by)}" if group.pause.by else ""
+        lines.append(f"  paused since {format_time(group.pause.since_ms)}{by}")
     for each in group.queues:
         where = f"finished up to offset {each.floor}, {each.unfinished} leased or to be retried"
         behind = f" ({each.lag_seconds:.0f} s)" if each.lag else ""

@@ -162,6 +162,14 @@ class GroupState:
 
 
 @dataclass(slots=True, frozen=True)
+class GroupPause:
+    """A group is leased no messages."""
+
+    since_ms: int  # store time
+    by: bytes  # user who paused it; b"": none
+
+
+@dataclass(slots=True, frozen=True)
 class GroupProgress:
     """The progress of a group in all its queues together; its dead letters apart."""
 
@@ -234,6 +242,9 @@ class GroupStore(Protocol):
 
     async def group_creator(self, group: bytes) -> bytes:
         """Return the user whose call created the group; b"" if there is none, or no such group."""
+
+    async def group_pause(self, group: bytes) -> GroupPause | None:
+        """Since when the group is paused. None: it is not."""
 
     async def group_offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         """Return the committed offsets of a pull group by partition of a parent topic. A partition without a commit is

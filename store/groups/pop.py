@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 import record
+from matcher.names import is_shared
 from matcher.selector import EVERYTHING
 from record.layout import REFERENCE
 from store import control
@@ -60,6 +61,7 @@ _BUSY_S: Final = 0.05  # until a settlement is tried again for which the log had
 
 Offer = Callable[[list[bytes], Done], StoreError | None]
 _Answer = asyncio.Future[Appended]
+_PAUSED_MS: Final = 1000  # until members of a paused shared subscription ask again
 _QUEUES: Final = (b"t", b"f", b"p", b"d")  # first bytes of their names
 
 
@@ -96,6 +98,8 @@ class GroupService:
             await self.turns.wait(asking, group)
         if group in self._locks:
             await self._unlocked(group)
+        if group in self._views.groups.pauses:
+            return _nothing(group, self._clock())
         selected = await self._select(request) if request.selection != EVERYTHING else None
         now = self._clock()
         self.members.asked(group, request.member, now)
@@ -143,9 +147,7 @@ class GroupService:
             logger.error("a group does not get messages that are damaged: %s", damage)
         if self._clock() >= now + request.invisible_ms:
             popped.runs = self._still_leased(group, popped.runs)
-        if letters:
-            offsets = [(run.queue, run.offset + index) for run in popped.runs for index in range(run.count)]
-            popped.dead_letters = [letters[key] for key in offsets if key in letters]
+        popped.dead_letters = _of_runs(letters, popped.runs) if letters else []
         return popped
 
     def _decide(self, request: PopRequest, now: int, selected: dict[bytes, SelectedMessages] | None) -> PopDecision:
@@ -546,6 +548,18 @@ def _examined(queue: QueueDecision, request: PopRequest) -> int:
     """The first offset of a queue that pops in order have not examined."""
     order = _order_of(queue, request)
     return queue.next if order is None else max(queue.next, order.end)
+
+
+def _of_runs(letters: "dict[tuple[bytes, int], DeadLetter]", runs: Sequence[Run]) -> list[DeadLetter]:
+    """The dead letters of these messages, by queue and offset."""
+    offsets = [(run.queue, run.offset + index) for run in runs for index in range(run.count)]
+    return [letters[key] for key in offsets if key in letters]
+
+
+def _nothing(group: bytes, now: int) -> PopResult:
+    """What a pop of a paused group gets. The commit that resumes it wakes its members. Those of a shared subscription
+    hear of no such commit: they ask again after a second."""
+    return PopResult([], now + _PAUSED_MS if is_shared(group) else None, False)
 
 
 def _complete(decision: PopDecision) -> None:

@@ -118,6 +118,7 @@ class RemoteCalls(ABC):
     ban = _remote(Store.ban)
     bans = _remote(Store.bans)
     ban_count = _remote(Store.ban_count)
+    group_pause = _remote(Store.group_pause)
 
 
 _BY_NAME: Final = {method.name: method for method in METHODS}

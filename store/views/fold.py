@@ -495,6 +495,14 @@ class Views:
         self.pops.removed(group)
         _add_again(commit, group)
 
+    def _fold_group_paused(self, commit: Commit, start: int, group: bytes, event: control.GroupPaused) -> None:
+        if self.pops.queues_of(group) and group not in self.groups.pauses:
+            self.groups.paused(group, event.by, record.store_time_of(commit.data, start))
+
+    def _fold_group_resumed(self, commit: Commit, _: int, group: bytes, _event: control.GroupResumed) -> None:
+        if self.groups.resumed(group):
+            _add_again(commit, group)
+
     def _fold_partitions(self, parent: bytes, event: control.TopicPartitions) -> None:
         queues = [partition_queue(parent, number) for number in range(self.partitions.of(parent))]
         self.partitions.set(parent, event.count, self.ends(queues))
@@ -520,8 +528,8 @@ class Views:
         self.access.role_removed(name)
         commit.rules.append(b"")
 
-    def _fold_ban_set(self, commit: Commit, _: int, target: bytes, event: control.BanSet) -> None:
-        self.access.ban_set(target, event, commit.store_time)
+    def _fold_ban_set(self, commit: Commit, start: int, target: bytes, event: control.BanSet) -> None:
+        self.access.ban_set(target, event, record.store_time_of(commit.data, start))
         commit.bans.append(target)
 
     def _fold_ban_ended(self, commit: Commit, _: int, target: bytes, event: control.BanEnded) -> None:
@@ -604,6 +612,8 @@ class Views:
             Kind.DEAD_LETTERED: self._fold_dead_lettered,
             Kind.GROUP_RESET: self._fold_group_reset,
             Kind.GROUP_REMOVED: self._fold_group_removed,
+            Kind.GROUP_PAUSED: self._fold_group_paused,
+            Kind.GROUP_RESUMED: self._fold_group_resumed,
             Kind.USER_SET: self._fold_user_set,
             Kind.USER_REMOVED: self._fold_user_removed,
             Kind.RULES_SET: self._fold_rules_set,

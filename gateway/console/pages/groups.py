@@ -32,7 +32,8 @@ async def group(visit: Visit) -> dict[str, object]:
     name = visit.text("group")
     about = await visit.ask(pb.GetGroupRequest(group=name))
     reset, delete = pb.ResetGroupRequest(group=name), pb.DeleteGroupRequest(group=name)
-    return {"group": about, "lacking": await visit.lacking(reset=reset, delete=delete)}
+    pause = pb.PauseGroupRequest(group=name)
+    return {"group": about, "lacking": await visit.lacking(reset=reset, pause=pause, delete=delete)}
 
 
 async def reset(visit: Visit) -> str:
@@ -51,6 +52,20 @@ async def reset(visit: Visit) -> str:
     reply = await visit.ask(request)
     lag = sum(each.lag for each in reply.queues)
     return f"The group {name} is moved. It is {messages(lag)} behind now."
+
+
+async def pause(visit: Visit) -> str:
+    name = visit.text("group")
+    visit.back = link("group", group=name)
+    await visit.ask(pb.PauseGroupRequest(group=name))
+    return f"The group {name} is paused."
+
+
+async def resume(visit: Visit) -> str:
+    name = visit.text("group")
+    visit.back = link("group", group=name)
+    await visit.ask(pb.ResumeGroupRequest(group=name))
+    return f"The group {name} goes on."
 
 
 async def delete(visit: Visit) -> str:

@@ -297,18 +297,20 @@ class ListGroupsReply(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class GroupSummary(_message.Message):
-    __slots__ = ("group", "queues", "lag", "unfinished", "dead_letters")
+    __slots__ = ("group", "queues", "lag", "unfinished", "dead_letters", "paused")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     group: str
     queues: int
     lag: int
     unfinished: int
     dead_letters: int
-    def __init__(self, group: _Optional[str] = ..., queues: _Optional[int] = ..., lag: _Optional[int] = ..., unfinished: _Optional[int] = ..., dead_letters: _Optional[int] = ...) -> None: ...
+    paused: bool
+    def __init__(self, group: _Optional[str] = ..., queues: _Optional[int] = ..., lag: _Optional[int] = ..., unfinished: _Optional[int] = ..., dead_letters: _Optional[int] = ..., paused: _Optional[bool] = ...) -> None: ...
 
 class GetGroupRequest(_message.Message):
     __slots__ = ("group",)
@@ -317,18 +319,40 @@ class GetGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ("group", "creator", "queues", "queue_count", "dead_letters")
+    __slots__ = ("group", "creator", "queues", "queue_count", "dead_letters", "pause")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CREATOR_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
     group: str
     creator: str
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
     queue_count: int
     dead_letters: int
-    def __init__(self, group: _Optional[str] = ..., creator: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., queue_count: _Optional[int] = ..., dead_letters: _Optional[int] = ...) -> None: ...
+    pause: GroupPause
+    def __init__(self, group: _Optional[str] = ..., creator: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., queue_count: _Optional[int] = ..., dead_letters: _Optional[int] = ..., pause: _Optional[_Union[GroupPause, _Mapping]] = ...) -> None: ...
+
+class GroupPause(_message.Message):
+    __slots__ = ("since_ms", "by")
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    since_ms: int
+    by: str
+    def __init__(self, since_ms: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
+
+class PauseGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class ResumeGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class GroupQueue(_message.Message):
     __slots__ = ("queue", "floor", "next", "unfinished", "lag", "lag_seconds")

@@ -1,21 +1,28 @@
-"""The groups view: who created each group, and its committed offsets by partition of a parent topic."""
+"""The groups view: who created each group, whether it is paused, and its committed offsets by partition of a parent
+topic."""
 
 from typing import Final
 
+from store.api import GroupPause
 from store.control import GroupOffsetsCommitted
 from store.views.database.state import State, owned
 
 _GROUPS: Final = b"g"
 _CREATORS: Final = b"p"  # group → user
+_PAUSES: Final = b"H"  # group → time of the pause (u64 ms) and user
 
 
 class Groups:
-    """Creators and committed offsets of groups."""
+    """Creators, pauses and committed offsets of groups."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_state", "pauses")
 
     def __init__(self, state: State) -> None:
         self._state = state
+        # Of groups that are paused. In memory, because every pop asks for it.
+        self.pauses: Final = {
+            name: GroupPause(int.from_bytes(row[:8], "big"), row[8:]) for name, row in state.all(_PAUSES)
+        }
 
     def committed(self, group: bytes, event: GroupOffsetsCommitted) -> None:
         bucket, prefix = owned(_GROUPS, group), owned(b"", event.parent)
@@ -30,12 +37,25 @@ class Groups:
         """The user whose call created the group; b"" if there is none, or no such group."""
         return self._state.get(_CREATORS, group) or b""
 
+    def paused(self, group: bytes, user: bytes, time: int) -> None:
+        """Pause a group that is there, at a store time (ms)."""
+        self.pauses[group] = GroupPause(time, user)
+        self._state.put(_PAUSES, group, time.to_bytes(8, "big") + user)
+
+    def resumed(self, group: bytes) -> bool:
+        """Returns whether the group was paused."""
+        if self.pauses.pop(group, None) is None:
+            return False
+        self._state.delete(_PAUSES, group)
+        return True
+
     def has_offsets(self, group: bytes) -> bool:
         """Whether the group has committed offsets of any parent topic."""
         return any(True for _ in self._state.scan(owned(_GROUPS, group)))
 
     def remove(self, group: bytes) -> None:
-        """Delete the group's creator, and its committed offsets of all parent topics."""
+        """Delete the group's creator, its pause, and its committed offsets of all parent topics."""
+        self.resumed(group)
         if self.creator(group):
             self._state.delete(_CREATORS, group)
         bucket = owned(_GROUPS, group)

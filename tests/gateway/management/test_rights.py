@@ -51,6 +51,8 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ListGroups": pb.ListGroupsRequest(),
         "GetGroup": pb.GetGroupRequest(group="g"),
         "ResetGroup": pb.ResetGroupRequest(group="g", latest=True),
+        "PauseGroup": pb.PauseGroupRequest(group="g"),
+        "ResumeGroup": pb.ResumeGroupRequest(group="g"),
         "ListDeadLetters": pb.ListDeadLettersRequest(group="g"),
         "RequeueDeadLetters": pb.RequeueDeadLettersRequest(group="g", offsets=[1]),
         "DeleteDeadLetters": pb.DeleteDeadLettersRequest(group="g", all=True),

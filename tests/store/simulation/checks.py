@@ -16,6 +16,7 @@ from record.layout import FLAG_HELD
 from store.api import (
     Child,
     Commit,
+    GroupPause,
     GroupQueueState,
     GroupState,
     HeldMessage,
@@ -208,6 +209,9 @@ async def _check_groups(engine: Engine, model: Model, rng: Random) -> None:
             queues.append(GroupQueueState(queue, place.floor, place.next, unfinished, unfinished + ahead))
         wanted.append(GroupState(group, queues))
     assert found == wanted, f"groups are {found} and not {wanted}"
+    for group in {*GROUPS, *(state.group for state in wanted)}:
+        paused = model.groups.pauses.get(group)
+        assert await engine.group_pause(group) == (None if paused is None else GroupPause(*paused)), "pauses"
 
 
 async def _check_access(engine: Queries, model: Model) -> None:

@@ -38,7 +38,8 @@ ACCESS = {
 GATEWAYS = {Kind.GATEWAY_JOINED, Kind.GATEWAY_LEFT}
 SHARES = {Kind.SHARE_JOINED, Kind.SHARE_LEFT, Kind.SHARE_HANDED_OVER}
 POPS = {Kind.POPPED, Kind.SETTLED, Kind.DEAD_LETTERED, Kind.GROUP_RESET, Kind.GROUP_REMOVED}
-LOG = {Kind.LOG_TRIMMED, Kind.TOPIC_PARTITIONS}
+PAUSES = {Kind.GROUP_PAUSED, Kind.GROUP_RESUMED}
+LOG = {*GATEWAYS, Kind.LOG_TRIMMED, Kind.TOPIC_PARTITIONS}
 
 
 class Entry(NamedTuple):
@@ -115,13 +116,13 @@ class Model:
                 self._note_again(Kind(kind), position, subject, payload)
             for letter in self.groups.fold(Kind(kind), subject, payload, time):
                 self._dead_letter(subject, letter, position, time)
+        elif kind in PAUSES:
+            self._pause(Kind(kind), position, subject, payload, time)
         elif kind == Kind.GROUP_OFFSETS_COMMITTED:
             parent, offsets, _ = astuple(control.GroupOffsetsCommitted.parse(payload))
             self.committed[subject, parent].update(offsets)
         elif kind in SHARES:
             self.shares.fold(Kind(kind), subject, payload)
-        elif kind in GATEWAYS:
-            (self.gateways.add if kind == Kind.GATEWAY_JOINED else self.gateways.discard)(subject)
         elif kind in LOG:
             self._log(Kind(kind), subject, payload)
         elif kind in ACCESS:
@@ -137,8 +138,14 @@ class Model:
             self.sessions.fold(Kind(kind), subject, payload, position)
         self.shares.notice()
 
+    def _pause(self, kind: Kind, position: int, group: bytes, payload: bytes, time: int) -> None:
+        if self.groups.pause(kind, group, payload, time) and not is_shared(group):
+            self.again.append((position, group))
+
     def _log(self, kind: Kind, subject: bytes, payload: bytes) -> None:
-        if kind == Kind.LOG_TRIMMED:
+        if kind in GATEWAYS:
+            (self.gateways.add if kind == Kind.GATEWAY_JOINED else self.gateways.discard)(subject)
+        elif kind == Kind.LOG_TRIMMED:
             self._trim(*astuple(control.LogTrimmed.parse(payload)))
         else:
             self._set_partitions(subject, control.TopicPartitions.parse(payload).count)

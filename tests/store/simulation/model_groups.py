@@ -34,6 +34,7 @@ class Groups:
 
     def __init__(self, committed: "dict[tuple[bytes, bytes], dict[int, int]]") -> None:
         self.places: dict[tuple[bytes, bytes], Place] = {}
+        self.pauses: dict[bytes, tuple[int, bytes]] = {}  # ms and user, by group
         self._committed = committed
         self.is_over: Callable[[bytes, bytes], bool] = lambda _group, _queue: False  # no group may have the queue now
 
@@ -73,7 +74,16 @@ class Groups:
         place = self.places.get((group, queue))
         return 0 if place is None else place.entries.pop(offset, (0, 0))[0]
 
+    def pause(self, kind: Kind, group: bytes, payload: bytes, time: int) -> bool:
+        """Pause or resume a group. Returns whether it is resumed now."""
+        if kind == Kind.GROUP_RESUMED:
+            return self.pauses.pop(group, None) is not None
+        if any(name == group for name, _ in self.places):
+            self.pauses.setdefault(group, (time, control.GroupPaused.parse(payload).by))
+        return False
+
     def remove(self, group: bytes) -> None:
+        self.pauses.pop(group, None)
         self._remove(group, self.places)
         self._remove(group, self._committed)
 

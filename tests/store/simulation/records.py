@@ -170,6 +170,9 @@ class Records:
             case _:
                 if rng.random() < 0.3:
                     return control.GroupRemoved().frame(group)
+                if rng.random() < 0.4:
+                    paused = control.GroupPaused(rng.choice(USERS))
+                    return rng.choice((paused, control.GroupResumed())).frame(group)
                 return control.GroupReset({name: rng.randrange(9) for name in rng.sample(QUEUES, 2)}).frame(group)
 
     def _some_handles(self) -> list[int]:

@@ -257,6 +257,8 @@ def _add_groups(rows: dict[bytes, bytes], model: Model) -> None:
     for (group, parent), offsets in model.committed.items():
         for partition, offset in offsets.items():
             rows[b"g" + _sized(group) + _sized(parent) + pack(">H", partition)] = pack(">Q", offset)
+    for group, (since, by) in model.groups.pauses.items():
+        rows[b"H" + group] = pack(">Q", since) + by
     queues: defaultdict[bytes, int] = defaultdict(int)
     for (group, queue), place in model.groups.places.items():
         queues[group] += 1
