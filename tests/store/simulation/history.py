@@ -209,6 +209,9 @@ class History:
         self._learn_reclaimed(begin)
         found = checks.there(engine, found)  # without what was removed while it was read
         known = checks.there(engine, self.truth.behind(begin))
+        moved = checks.log_begin(engine)  # meanwhile, perhaps: what was removed before it is forgotten
+        at = {record.position_of(frame, 0) for frame in found}
+        known = [frame for frame in known if (place := record.position_of(frame, 0)) >= moved or place in at]
         assert found[: len(known)] == known, "records are not what they were"
         self.truth.grow(found[len(known) :])
 
