@@ -224,6 +224,9 @@ class Engine(LocalStore):
     async def release_clients(self, gateway: bytes, claims: Sequence[tuple[bytes, int]]) -> None:
         await self.gateway_registry.release_clients(gateway, claims)
 
+    async def answer_question(self, gateway: bytes, number: int, answer: bytes) -> None:
+        self.gateway_registry.answered(gateway, number, answer)
+
     def group_members(self, group: bytes) -> int:
         """How many members of a consumer group have asked for messages lately."""
         return self._groups.members.count(group, self._groups.now())

@@ -27,6 +27,7 @@ _LEAVING_SECONDS: Final = 5.0  # for the answer of the store
 _PAGE: Final = 1000  # clients
 _MAX_REQUESTS: Final = 256  # claims under way at a time: other gateways may have to close connections first
 
+AnswerQuestion = Callable[[bytes], bytes]  # see `gateway.broker.questions`
 # Closes the connection of a client, and returns when its records are committed; True: another connection takes over.
 CloseClient = Callable[[bytes, bool], Awaitable[None]]
 
@@ -103,13 +104,19 @@ class JoinedGateway:
         self._count_figures = figures
         self._figures: Mapping[str, int] = {}
         self._figures_due = 0.0  # loop time
+        self._answer: AnswerQuestion = bytes  # until `start`
 
     async def start(
-        self, close_client: CloseClient, wake_group: Callable[[bytes], None], on_ended: Callable[[], None]
+        self,
+        close_client: CloseClient,
+        wake_group: Callable[[bytes], None],
+        answer: AnswerQuestion,
+        on_ended: Callable[[], None],
     ) -> None:
-        """Join. `wake_group` is called with shared subscriptions that have messages again, `on_ended` when the store
-        has ended this gateway. Raises StoreError."""
+        """Join. `wake_group` is called with shared subscriptions that have messages again, `answer` with questions of
+        the store's process, `on_ended` when the store has ended this gateway. Raises StoreError."""
         await self._store.join_gateway(self.name, None)
+        self._answer = answer
         self._has_joined.set()
         self._spawn(self._send_heartbeats(close_client, wake_group, on_ended))
 
@@ -201,8 +208,16 @@ class JoinedGateway:
             self.others = attendance.others
             for group in attendance.groups:
                 wake_group(group)
+            for number, question in attendance.questions:
+                self._spawn(self._answer_question(number, question))
             for client_id, number, is_taken_over in attendance.orders:
                 self._carry_out(client_id, number, is_taken_over, close_client)
+
+    async def _answer_question(self, number: int, question: bytes) -> None:
+        try:
+            await self._store.answer_question(self.name, number, self._answer(question))
+        except StoreError as error:
+            log.debug("a question of the store was not answered: %s", error)
 
     def _carry_out(self, client_id: bytes, number: int, is_taken_over: bool, close_client: CloseClient) -> None:
         """Carry out an order to release a claim. The store repeats it until it has heard of the release."""

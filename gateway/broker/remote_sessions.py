@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from gateway.broker.append import append
+from gateway.broker.connection_facts import ConnectionFacts
+from gateway.broker.questions import question, read_answer
 from gateway.broker.wills import Wills
 from gateway.connection.connection import Connection
 from gateway.session.drop_counters import OfflineDropCounters
@@ -34,6 +36,13 @@ class RemoteSessions:
     def gateway_of(self, client_id: bytes) -> str:
         """The gateway that has the client."""
         return (self._registry.owner(client_id) or b"").decode(errors="replace")
+
+    async def facts(self, client_id: bytes) -> ConnectionFacts | None:
+        """What the gateway that has a client knows of its connection. None: it has none. Raises StoreError."""
+        gateway = self._registry.owner(client_id)
+        if gateway is None:
+            return None
+        return read_answer(await self._registry.ask(gateway, question(client_id))).facts
 
     async def kick(self, client_id: bytes) -> bool:
         """Close the client's connection; its session stays. Returns False if it has none."""

@@ -19,6 +19,7 @@ from gateway.broker.authentication import Authentication
 from gateway.broker.client_locks import ClientLocks
 from gateway.broker.client_ownership import SINGLE_NODE, ClientOwnership
 from gateway.broker.connack import Connack
+from gateway.broker.connection_facts import ConnectionFacts, facts_of
 from gateway.broker.eager_task import start_eagerly
 from gateway.broker.handle_subscribe import SubscribeHandler
 from gateway.broker.redirection import Redirection
@@ -306,6 +307,7 @@ class Sessions:
         connection.will = packet.will
         connection.client_id = session.client_id
         connection.identity = identity
+        connection.is_clean_start, connection.opened_at = packet.clean_start, time()
         connection.permissions = identity.permissions
         connection.send(self._connack.accept(connection, packet, identity, session.expiry_interval, present))
         for stored in state.subscriptions if state is not None else ():
@@ -480,6 +482,11 @@ class Sessions:
 
     def gateway_of(self, _client_id: bytes) -> str:
         return ""
+
+    async def facts(self, client_id: bytes) -> ConnectionFacts | None:
+        """What only this process knows of a client's connection. None: it has none."""
+        opened = self.open_sessions.get(client_id)
+        return None if opened is None else facts_of(*opened)
 
     async def kick(self, client_id: bytes) -> bool:
         """Close the client's connection; its session stays. False: it has none."""

@@ -91,6 +91,8 @@ class Connection(PublishHandler):
         self.last_received: float = 0.0  # monotonic seconds: a packet, or _LIVELY bytes of one
         self.received_since: int = 0  # bytes since then
         self.keep_alive: int = 0  # seconds
+        self.is_clean_start: bool = False  # as CONNECT says
+        self.opened_at: float = 0.0  # Unix time of CONNACK, seconds
         self.tick: int = 0  # of the connection timer: when the connection is due
         self.will: Will | None = None
         self.is_will_dropped: bool = False  # it may not be sent any more, however the connection ends
@@ -426,6 +428,13 @@ class Connection(PublishHandler):
         except AttributeError:  # of uvloop: it has just let go of the socket
             return "a connection that is gone"
         return address_text(str(name[0]), int(name[1])) if isinstance(name, tuple) else LOCAL_PEER
+
+    def queued_bytes(self) -> int:
+        """The number of bytes that wait for the client's socket."""
+        try:
+            return self.transport.get_write_buffer_size()
+        except AttributeError:  # of uvloop: it has just let go of the socket
+            return 0
 
     def lost(self) -> None:
         """The network connection has ended."""

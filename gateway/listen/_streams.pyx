@@ -338,6 +338,10 @@ cdef class Stream:
         if self.fd >= 0:
             self.streams.end(self)
 
+    def get_write_buffer_size(self):
+        """The number of bytes that wait for the client."""
+        return 0 if self.out is None else len(self.out)
+
     def get_extra_info(self, str name):
         """Return the "peername" as of `socket.getpeername`, or the "fileno". None: not known."""
         if name == "fileno":

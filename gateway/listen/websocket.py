@@ -305,6 +305,9 @@ class _WebSocketTransport:
     def get_extra_info(self, name: str) -> Any:
         return self._transport.get_extra_info(name) if self._transport is not None else None
 
+    def get_write_buffer_size(self) -> int:
+        return self._queued
+
     def pause_reading(self) -> None:
         self.readable.clear()
 

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import grpc
 
+from gateway.broker.connection_facts import ConnectionFacts, facts_of
 from gateway.connection.connection import Connection
 from gateway.management.paging import AT_ONCE, after_of, before, first_names, latest, page_size
 from gateway.management.proto import management_pb2 as pb
@@ -20,6 +21,7 @@ from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
 from matcher.names import is_shared
 from store.api import SessionState, Store, subscription_queue
+from store.errors import StoreError
 
 _MAX_LOOKED_AT: Final = 1000  # sessions of one call that looks for those of a user
 
@@ -39,6 +41,9 @@ class SessionDirectory(Protocol):
 
     def gateway_of(self, client_id: bytes) -> str:
         """Name of the gateway that has the client; "" if it is this process."""
+
+    async def facts(self, client_id: bytes) -> ConnectionFacts | None:
+        """What the process that has the client knows of its connection. None: it has none. Raises `StoreError`."""
 
     async def kick(self, client_id: bytes) -> bool: ...
 
@@ -77,9 +82,18 @@ class ClientsService:
         return reply
 
     async def get_client(self, request: pb.GetClientRequest, _manager: Manager) -> pb.Client:
-        row = await self._client(request.client_id.encode(), with_subscriptions=True)
+        client_id = request.client_id.encode()
+        row = await self._client(client_id, with_subscriptions=True)
         if row is None:
             raise _not_found(f"there is no session {request.client_id!r}")
+        if client_id not in self._sessions.open_sessions:
+            try:
+                facts = await self._sessions.facts(client_id)
+            except StoreError as error:
+                row.unknown = str(error)
+            else:
+                if facts is not None:
+                    _add_facts(row, facts)
         return row
 
     async def kick_client(self, request: pb.KickClientRequest, _manager: Manager) -> pb.KickClientReply:
@@ -126,9 +140,7 @@ class ClientsService:
         if gateway := self._sessions.gateway_of(client_id):
             row.gateway = gateway
         if opened is not None:
-            connection = opened[1]
-            row.address, row.keep_alive_s = connection.peer(), connection.keep_alive
-            row.version = "5.0" if connection.version == 5 else "3.1.1"
+            _add_facts(row, facts_of(*opened))
         return row
 
     async def _subscriptions(self, session: Session | None, state: SessionState | None) -> list[pb.Subscription]:
@@ -158,6 +170,17 @@ def _user_of(opened: tuple[Session, Connection] | None, state: SessionState | No
     identity = opened[1].identity if opened is not None else None
     name = identity.user_name if identity is not None else state.user_name if state is not None else b""
     return name.decode()
+
+
+def _add_facts(row: pb.Client, facts: ConnectionFacts) -> None:
+    """Add what the process with the connection knows."""
+    row.address, row.keep_alive_s = facts.address, facts.keep_alive_s
+    row.version = "5.0" if facts.version == 5 else "3.1.1"
+    row.clean_start, row.connected_ms = facts.is_clean_start, facts.connected_ms
+    row.in_flight, row.queued_bytes = facts.in_flight, facts.queued_bytes
+    row.subscription_count = facts.subscriptions
+    if facts.user:
+        row.user = facts.user.decode()
 
 
 def _dropped(drops: DropCounters | None) -> pb.Dropped:

@@ -32,6 +32,9 @@ class Transport(Protocol):
 
     def get_extra_info(self, name: str) -> Any: ...
 
+    def get_write_buffer_size(self) -> int:
+        """The number of bytes that wait for the client."""
+
 
 LINGER_SECONDS: Final = 5.0  # for a closed connection to take what waits for it
 _SAMPLED: Final = 8  # commits with subscribers, for each whose delivery is timed

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from gateway.auth.authority import Authority
 from gateway.broker.client_ownership import SINGLE_NODE, ClientOwnership, JoinedGateway
+from gateway.broker.questions import answer_question
 from gateway.broker.sessions import Sessions
 from gateway.config.config import Config
 from gateway.delivery.router import Router
@@ -54,7 +56,9 @@ class Devices:
         Raises StoreError and TlsError.
         """
         if self._joined is not None:
-            await self._joined.start(self.sessions.give_up, self.sessions.shared_subscriptions.wake, on_ended)
+            sessions = self.sessions
+            answer = partial(answer_question, sessions)
+            await self._joined.start(sessions.give_up, sessions.shared_subscriptions.wake, answer, on_ended)
         self.sessions.start()
         await self.websocket.start()
         self.listeners = Listeners(self._config, self.front, self.websocket)

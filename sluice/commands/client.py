@@ -68,6 +68,12 @@ def _get(arguments: Arguments) -> int:
 
     row = management.ask(arguments, "GetClient", pb.GetClientRequest(client_id=arguments.client), pb.Client)
     lines = [_line(row)]
+    if row.HasField("connected_ms"):
+        start = "a clean start" if row.clean_start else "no clean start"
+        since = f"connected since {format_time(row.connected_ms)}, {start}, keep alive {row.keep_alive_s} s"
+        lines.append(f"  {since}, {row.queued_bytes} bytes wait for its socket")
+    if row.unknown:
+        lines.append(f"  nothing is known of its connection: {printable(row.unknown)}")
     lines += (f"  {printable(each.filter)} qos {each.qos}, backlog {each.backlog}" for each in row.subscriptions)
     if row.HasField("will"):
         due = f", due {format_time(row.will.due_ms)}" if row.will.HasField("due_ms") else ""

@@ -14,6 +14,7 @@ class Attendance:
     orders: list[tuple[bytes, int, bool]]  # claims to release: client id, number; True: another connection takes over
     others: dict[str, int]  # the counters of the other gateways, added up
     groups: list[bytes]  # shared subscriptions whose messages were returned and can be popped again
+    questions: list[tuple[int, bytes]]  # of the store's process: a number, and what only gateways understand; sent once
 
 
 class GatewayStore(Protocol):
@@ -46,3 +47,6 @@ class GatewayStore(Protocol):
     async def release_clients(self, gateway: bytes, claims: Sequence[tuple[bytes, int]]) -> None:
         """Release claims (client id, number) and all older claims of these clients. The gateway has no connection of
         these clients any more, and all records of them are committed."""
+
+    async def answer_question(self, gateway: bytes, number: int, answer: bytes) -> None:
+        """Answer a question of `Attendance`. One that nobody waits for any more is ignored. Raises `GatewayEnded`."""

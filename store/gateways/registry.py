@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 MAX_GATEWAYS: Final = 1024
 MAX_NAME: Final = 256  # bytes
+_MAX_QUESTIONS: Final = 2048  # under way
+_ANSWER_SECONDS: Final = 5.0
 _BUSY_SECONDS: Final = 0.1
 _PAGE: Final = 1000
 _STORE: Final = b""  # the name under which the store's own process claims clients
@@ -39,7 +41,7 @@ CleanUp = Callable[[Callable[[bytes], bool]], Awaitable[None]]
 class _Gateway:
     """A gateway that is registered, or expected to return."""
 
-    __slots__ = ("claims", "figures", "groups", "has_news", "has_returned", "last_heartbeat", "name")
+    __slots__ = ("claims", "figures", "groups", "has_news", "has_returned", "last_heartbeat", "name", "questions")
 
     def __init__(self, name: bytes, now: float, has_returned: bool) -> None:
         self.name = name
@@ -47,7 +49,8 @@ class _Gateway:
         self.has_returned = has_returned  # it has joined this process of the store
         self.claims: list[NamedClaim] = []  # pages that a returning gateway has sent so far
         self.groups: dict[bytes, None] = {}  # shared subscriptions whose messages were returned since its last call
-        self.has_news: asyncio.Event = asyncio.Event()  # orders, groups, or its end
+        self.questions: dict[int, bytes] = {}  # that it has not been sent
+        self.has_news: asyncio.Event = asyncio.Event()  # orders, groups, questions, or its end
         self.figures: Mapping[str, int] = {}
 
 
@@ -67,6 +70,8 @@ class GatewayRegistry:
         self._clean_up: CleanUp | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._endings: dict[bytes, asyncio.Task[None]] = {}
+        self._asked: dict[int, tuple[bytes, asyncio.Future[bytes]]] = {}  # questions under way: gateway and answer
+        self._last_question = 0
         self.on_ended: Callable[[bytes], None] = _ignore_name  # messages of this gateway are refused from now on
         self.on_released: Callable[[], None] = _ignore  # a gateway has closed a connection
         self.on_none_returned: Callable[[], Awaitable[None]] = _ignore_later  # all gateways of before have ended
@@ -215,7 +220,38 @@ class GatewayRegistry:
             if other is not gateway:
                 others.update(other.figures)
         groups, gateway.groups = list(gateway.groups), {}
-        return Attendance(self._claims.orders(name), dict(others), groups)
+        questions, gateway.questions = list(gateway.questions.items()), {}
+        return Attendance(self._claims.orders(name), dict(others), groups, questions)
+
+    async def ask(self, name: bytes, question: bytes) -> bytes:
+        """The answer of a gateway. Raises `StoreClosed` if it is not there or does not answer in time, and `StoreBusy`
+        for too many questions."""
+        gateway = self._gateways.get(name)
+        if gateway is None or not gateway.has_returned:
+            raise StoreClosed(f"the gateway {name.decode(errors='replace')} is not there")
+        if len(self._asked) >= _MAX_QUESTIONS:
+            raise StoreBusy(f"{_MAX_QUESTIONS} questions to gateways are under way")
+        self._last_question = number = self._last_question + 1
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+        self._asked[number] = name, answer
+        gateway.questions[number] = question
+        gateway.has_news.set()
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return await answer
+        except TimeoutError:
+            text = f"the gateway {_text(gateway)} has not answered within {_ANSWER_SECONDS:g} s"
+            raise StoreClosed(text) from None
+        finally:
+            gateway.questions.pop(number, None)
+            del self._asked[number]
+
+    def answered(self, name: bytes, number: int, answer: bytes) -> None:
+        """See `store.api.GatewayStore.answer_question`."""
+        self._registered(name)
+        asked, waiting = self._asked.get(number, (b"", None))
+        if waiting is not None and asked == name and not waiting.done():
+            waiting.set_result(answer)
 
     def heard(self, name: bytes) -> None:
         """Much has come from a gateway, or went there: its heartbeat may be behind that."""

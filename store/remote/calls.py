@@ -119,6 +119,7 @@ class RemoteCalls(ABC):
     bans = _remote(Store.bans)
     ban_count = _remote(Store.ban_count)
     group_pause = _remote(Store.group_pause)
+    answer_question = _remote(Store.answer_question, is_read=False)
 
 
 _BY_NAME: Final = {method.name: method for method in METHODS}

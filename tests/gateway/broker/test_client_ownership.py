@@ -188,7 +188,7 @@ class Gate:
         self._ending: dict[bytes, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        await self.joined.start(self.give_up, lambda _: None, self._over)
+        await self.joined.start(self.give_up, lambda _: None, bytes, self._over)
 
     def _over(self) -> None:
         self.is_over = True
