@@ -38,6 +38,7 @@ from sluice.commands import (
     sub,
     topic,
     topics,
+    trace,
     user,
     version,
 )
@@ -115,6 +116,7 @@ def parser() -> argparse.ArgumentParser:
         group,
         held,
         client,
+        trace,
         sql,
         stream,
         history,

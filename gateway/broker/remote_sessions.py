@@ -1,17 +1,22 @@
 """The sessions of gateways in separate processes, as the store's process sees them."""
 
+import asyncio
 from collections.abc import Collection, Mapping
+from time import time
 from typing import Final
 
 from gateway.broker.append import append
 from gateway.broker.connection_facts import ConnectionFacts
-from gateway.broker.questions import question, read_answer
+from gateway.broker.questions import question, read_answer, trace_question
+from gateway.broker.traces import TracePart
 from gateway.broker.wills import Wills
 from gateway.connection.connection import Connection
+from gateway.connection.packet_trace import TraceLine
 from gateway.session.drop_counters import OfflineDropCounters
 from gateway.session.session import Session
 from store import control
 from store.api import Store
+from store.errors import StoreError
 from store.gateways.registry import GatewayRegistry
 
 _NONE: Final[Mapping[bytes, tuple[Session, Connection]]] = {}
@@ -43,6 +48,20 @@ class RemoteSessions:
         if gateway is None:
             return None
         return read_answer(await self._registry.ask(gateway, question(client_id))).facts
+
+    async def read_trace(self, client_id: bytes, name: str, until_ms: int) -> list[TracePart]:
+        """The packets of a client since the last call, from all gateways: it may come to any of them."""
+        asked = trace_question(client_id, name, until_ms)
+        gateways = list(self._registry.figures)
+        return list(await asyncio.gather(*[self._read_trace(gateway, asked) for gateway in gateways]))
+
+    async def _read_trace(self, gateway: bytes, asked: bytes) -> TracePart:
+        name = gateway.decode(errors="replace")
+        try:
+            answer = read_answer(await self._registry.ask(gateway, asked))
+        except StoreError as error:
+            return TracePart(name, [TraceLine(int(time() * 1000), "", str(error))], 0)
+        return TracePart(name, answer.lines, answer.dropped)
 
     async def kick(self, client_id: bytes) -> bool:
         """Close the client's connection; its session stays. Returns False if it has none."""

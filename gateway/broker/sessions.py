@@ -26,6 +26,7 @@ from gateway.broker.redirection import Redirection
 from gateway.broker.session_checkpoint import SessionCheckpoint, last_records, records_of_unsubscribed
 from gateway.broker.session_restore import SessionRestore
 from gateway.broker.sys_topics import SysTopics
+from gateway.broker.traces import TracePart, Traces
 from gateway.broker.wills import Wills, will_message, will_set
 from gateway.config.mqtt import MqttConfig
 from gateway.connection.connection import Connection
@@ -104,6 +105,7 @@ class Sessions:
         self.wills = Wills(store, counters, self.client_locks.lock, authority.may_send_will)
         self._ending = LastRecords(store)
         self.kept_drops = OfflineDropCounters()
+        self.traces = Traces(self.open_sessions)
         self._beginning = 0  # durable sessions whose first record is on its way
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -118,6 +120,7 @@ class Sessions:
     async def stop(self) -> None:
         """Close every connection and wait until each durable session's last record is committed."""
         self._stopping = True
+        self.traces.stop()
         for _session, connection in list(self.open_sessions.values()):
             connection.close(ReasonCode.SERVER_SHUTTING_DOWN)
         for task in list(self._tasks):
@@ -136,6 +139,7 @@ class Sessions:
     # --- CONNECT
 
     def connect(self, connection: Connection, packet: Connect) -> None:
+        self.traces.connecting(connection, packet.client_id, packet)
         info = connection.info
         if info is not None and info.refusal is not None:
             self._counters.connections_refused += 1
@@ -306,6 +310,7 @@ class Sessions:
         connection.aliases = TopicAliases(aliases) if aliases else None
         connection.will = packet.will
         connection.client_id = session.client_id
+        self.traces.connecting(connection, session.client_id)
         connection.identity = identity
         connection.is_clean_start, connection.opened_at = packet.clean_start, time()
         connection.permissions = identity.permissions
@@ -400,6 +405,8 @@ class Sessions:
     def lost(self, connection: Connection, clean: bool) -> None:
         """Close the session of a connection that has ended. `clean`: by a DISCONNECT that drops the will."""
         self._counters.connections_closed += 1
+        if connection.tracer is not None:
+            self.traces.lost(connection)
         if connection.enhanced_auth is not None:
             connection.enhanced_auth.connection_lost()
         if connection.forget_expiry is not None:
@@ -487,6 +494,10 @@ class Sessions:
         """What only this process knows of a client's connection. None: it has none."""
         opened = self.open_sessions.get(client_id)
         return None if opened is None else facts_of(*opened)
+
+    async def read_trace(self, client_id: bytes, name: str, until_ms: int) -> list[TracePart]:
+        """The packets of a client since the last call, see `Traces.read`."""
+        return [TracePart("", *self.traces.read(client_id, name, until_ms))]
 
     async def kick(self, client_id: bytes) -> bool:
         """Close the client's connection; its session stays. False: it has none."""

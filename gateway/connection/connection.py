@@ -137,6 +137,8 @@ class Connection(PublishHandler):
     def _decode(self, data: bytes) -> None:
         decoder = self.decoder
         packets = decoder.feed(data)
+        if self.tracer is not None:
+            self.tracer.received(packets)
         self.explained = 0
         self.received_since += len(data)
         if packets or self.received_since >= _LIVELY:

@@ -5,17 +5,20 @@ but the messages dropped since the node started. Source of the log's part: `Stor
 """
 
 import asyncio
+import secrets
+import time
 from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 import grpc
 
 from gateway.broker.connection_facts import ConnectionFacts, facts_of
+from gateway.broker.traces import UNREAD_S, TracePart
 from gateway.connection.connection import Connection
 from gateway.management.paging import AT_ONCE, after_of, before, first_names, latest, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
-from gateway.rpc.status import RequestError
+from gateway.rpc.status import RequestError, invalid
 from gateway.session.drop_counters import DropCounters, OfflineDropCounters
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.session import Session
@@ -23,6 +26,12 @@ from matcher.names import is_shared
 from store.api import SessionState, Store, subscription_queue
 from store.errors import StoreError
 
+_MAX_TRACES: Final = 8
+MAX_TRACE_S: Final = 3600
+_TRACE_S: Final = 60  # of a trace, if the request does not say
+_TRACE_POLL_S: Final = 5.0  # that a call waits for packets
+_TRACE_PAUSE_S: Final = 0.25  # between two looks
+_MAX_CLIENT_ID: Final = 0xFFFF  # bytes
 _MAX_LOOKED_AT: Final = 1000  # sessions of one call that looks for those of a user
 
 
@@ -45,9 +54,28 @@ class SessionDirectory(Protocol):
     async def facts(self, client_id: bytes) -> ConnectionFacts | None:
         """What the process that has the client knows of its connection. None: it has none. Raises `StoreError`."""
 
+    async def read_trace(self, client_id: bytes, name: str, until_ms: int) -> list[TracePart]:
+        """The packets of a client since the last call with this name, which begins the trace. Raises `StoreError`."""
+
     async def kick(self, client_id: bytes) -> bool: ...
 
     async def remove(self, client_id: bytes) -> bool: ...
+
+
+class _Trace:
+    """A client that is being traced."""
+
+    __slots__ = ("by", "name", "read_at", "until_ms")
+
+    def __init__(self, name: str, until_ms: int, by: str, now: float) -> None:
+        self.name = name
+        self.until_ms = until_ms
+        self.by = by  # user; "": the node's own
+        self.read_at = now  # Unix time, seconds
+
+    def is_going_on(self, now: float) -> bool:
+        """Whether its time is not over, and somebody reads it."""
+        return now * 1000 < self.until_ms and now < self.read_at + UNREAD_S
 
 
 class ClientsService:
@@ -56,6 +84,7 @@ class ClientsService:
     def __init__(self, store: Store, sessions: SessionDirectory) -> None:
         self._store = store
         self._sessions = sessions
+        self._traces: dict[bytes, _Trace] = {}  # by client id
 
     async def list_clients(self, request: pb.ListClientsRequest, _manager: Manager) -> pb.ListClientsReply:
         limit, prefix = page_size(request.limit), request.prefix.encode()
@@ -100,6 +129,45 @@ class ClientsService:
         if not await self._sessions.kick(request.client_id.encode()):
             raise _not_found(f"{request.client_id!r} is not connected")
         return pb.KickClientReply()
+
+    async def begin_trace(self, request: pb.BeginTraceRequest, manager: Manager) -> pb.Trace:
+        client_id, now = request.client_id.encode(), time.time()
+        if not client_id or len(client_id) > _MAX_CLIENT_ID:
+            raise invalid(f"a client id has 1 to {_MAX_CLIENT_ID} bytes")
+        if request.seconds > MAX_TRACE_S:
+            raise invalid(f"a trace takes at most {MAX_TRACE_S} s")
+        self._traces = {name: trace for name, trace in self._traces.items() if trace.is_going_on(now)}
+        known = self._traces.get(client_id)
+        if known is not None and known.by != manager.name:  # somebody may begin his own anew
+            by = known.by or "the node's own user"
+            raise RequestError(grpc.StatusCode.ALREADY_EXISTS, f"{request.client_id!r} is being traced by {by}")
+        if known is None and len(self._traces) >= _MAX_TRACES:
+            text = f"{_MAX_TRACES} clients are being traced, which is the limit"
+            raise RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        until_ms = int((now + (request.seconds or _TRACE_S)) * 1000)
+        trace = self._traces[client_id] = _Trace(secrets.token_hex(8), until_ms, manager.name, now)
+        await self._sessions.read_trace(client_id, trace.name, until_ms)
+        return pb.Trace(trace=trace.name, until_ms=until_ms)
+
+    async def read_trace(self, request: pb.ReadTraceRequest, _manager: Manager) -> pb.ReadTraceReply:
+        client_id = request.client_id.encode()
+        trace = self._traces.get(client_id)
+        if trace is None or request.trace not in ("", trace.name):
+            raise _not_found(f"there is no such trace of {request.client_id!r}: it is over")
+        give_up_at = time.time() + _TRACE_POLL_S
+        while True:
+            now = trace.read_at = time.time()
+            parts = await self._sessions.read_trace(client_id, trace.name, trace.until_ms)
+            is_over = now * 1000 >= trace.until_ms
+            if is_over or now >= give_up_at or any(part.lines or part.dropped for part in parts):
+                break
+            await asyncio.sleep(_TRACE_PAUSE_S)
+        if is_over:
+            self._traces.pop(client_id, None)
+        reply = pb.ReadTraceReply(over=is_over, dropped=sum(part.dropped for part in parts))
+        for line, gateway in sorted((line, part.gateway) for part in parts for line in part.lines):
+            reply.packets.add(time_ms=line.at_ms, sender=line.sender, text=line.text, gateway=gateway)
+        return reply
 
     async def end_session(self, request: pb.EndSessionRequest, _manager: Manager) -> pb.EndSessionReply:
         if not await self._sessions.remove(request.client_id.encode()):

@@ -10,6 +10,7 @@ from time import monotonic_ns
 from typing import Any, Final, Protocol
 
 from gateway.mqtt.aliases import TopicAliases
+from gateway.mqtt.packets import Packet
 from gateway.observe.counters import Counters
 from store.histogram import LATENCIES_US, Histogram
 
@@ -34,6 +35,16 @@ class Transport(Protocol):
 
     def get_write_buffer_size(self) -> int:
         """The number of bytes that wait for the client."""
+
+
+class Tracer(Protocol):
+    """Sees the packets of a connection."""
+
+    def received(self, packets: list[Packet]) -> None:
+        """The client has sent these packets."""
+
+    def sent(self, version: int, data: bytes) -> None:
+        """The client is sent these packets, which are whole. version: of the protocol, 4 (3.1.1) or 5."""
 
 
 LINGER_SECONDS: Final = 5.0  # for a closed connection to take what waits for it
@@ -154,6 +165,7 @@ class WriteBuffer:
         self.closed: bool = False
         self.maximum_packet_size: int = 0  # the client's; 0: no limit
         self.aliases: TopicAliases | None = None  # None: the client accepts none (MQTT-3.1.2-27)
+        self.tracer: Tracer | None = None  # None: nobody looks at the packets
         self._out: list[bytes] | None = None  # None: nothing
 
     def send(self, data: bytes) -> None:
@@ -179,4 +191,6 @@ class WriteBuffer:
             return
         data = out[0] if len(out) == 1 else b"".join(out)
         self.flusher.counters.bytes_sent += len(data)
+        if self.tracer is not None:
+            self.tracer.sent(self.version, data)
         self.transport.write(data)

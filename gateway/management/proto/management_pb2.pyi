@@ -564,6 +564,52 @@ class Will(_message.Message):
     due_ms: int
     def __init__(self, topic: _Optional[str] = ..., due_ms: _Optional[int] = ...) -> None: ...
 
+class BeginTraceRequest(_message.Message):
+    __slots__ = ("client_id", "seconds")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    seconds: int
+    def __init__(self, client_id: _Optional[str] = ..., seconds: _Optional[int] = ...) -> None: ...
+
+class Trace(_message.Message):
+    __slots__ = ("trace", "until_ms")
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    trace: str
+    until_ms: int
+    def __init__(self, trace: _Optional[str] = ..., until_ms: _Optional[int] = ...) -> None: ...
+
+class ReadTraceRequest(_message.Message):
+    __slots__ = ("client_id", "trace")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    trace: str
+    def __init__(self, client_id: _Optional[str] = ..., trace: _Optional[str] = ...) -> None: ...
+
+class ReadTraceReply(_message.Message):
+    __slots__ = ("packets", "dropped", "over")
+    PACKETS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    packets: _containers.RepeatedCompositeFieldContainer[TracedPacket]
+    dropped: int
+    over: bool
+    def __init__(self, packets: _Optional[_Iterable[_Union[TracedPacket, _Mapping]]] = ..., dropped: _Optional[int] = ..., over: _Optional[bool] = ...) -> None: ...
+
+class TracedPacket(_message.Message):
+    __slots__ = ("time_ms", "sender", "text", "gateway")
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    time_ms: int
+    sender: str
+    text: str
+    gateway: str
+    def __init__(self, time_ms: _Optional[int] = ..., sender: _Optional[str] = ..., text: _Optional[str] = ..., gateway: _Optional[str] = ...) -> None: ...
+
 class Dropped(_message.Message):
     __slots__ = ("expired", "reclaimed", "oversized", "qos0_congested", "qos0_repeated")
     EXPIRED_FIELD_NUMBER: _ClassVar[int]

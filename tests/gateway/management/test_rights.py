@@ -59,6 +59,8 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "DeleteGroup": pb.DeleteGroupRequest(group="g"),
         "ListClients": pb.ListClientsRequest(),
         "GetClient": pb.GetClientRequest(client_id="c"),
+        "BeginTrace": pb.BeginTraceRequest(client_id="c"),
+        "ReadTrace": pb.ReadTraceRequest(client_id="c"),
         "KickClient": pb.KickClientRequest(client_id="c"),
         "EndSession": pb.EndSessionRequest(client_id="c"),
         "ListTimers": pb.ListTimersRequest(),
