@@ -141,6 +141,15 @@ class HttpLink:
         self._connection.close()
 
     @property
+    def is_local(self) -> bool:
+        """Whether this is the administration socket."""
+        return isinstance(self._connection, SocketConnection)
+
+    def get(self, path: str) -> bytes:
+        """What the node has at a path of its HTTP port. Raises `ManagementError`."""
+        return self._exchange("GET", path, None, dict(self._headers), TIMEOUT)
+
+    @property
     def peer(self) -> int:
         """The process at the other end of an administration socket."""
         sent = self._connection.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

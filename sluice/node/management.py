@@ -29,10 +29,11 @@ class ManagementLink(Protocol):
     def close(self) -> None: ...
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name the node, and --json."""
+def add_arguments(parser: argparse.ArgumentParser, *, as_json: bool = True) -> None:
+    """Add the flags that name the node, and --json unless the command prints none."""
     add_data_dir(parser)
-    add_json(parser)
+    if as_json:
+        add_json(parser)
     group = parser.add_argument_group("a node on another machine")
     text = "ask the HTTP port of this node (http://host:port or https://host:port) instead of the node of --data-dir"
     group.add_argument("--host", metavar="URL", help=text)

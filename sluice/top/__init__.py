@@ -1,0 +1,1 @@
+"""`sluice top`: what a node does now, on a terminal."""
