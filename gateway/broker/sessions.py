@@ -27,6 +27,7 @@ from gateway.broker.session_checkpoint import SessionCheckpoint, last_records, r
 from gateway.broker.session_restore import SessionRestore
 from gateway.broker.sys_topics import SysTopics
 from gateway.broker.traces import TracePart, Traces
+from gateway.broker.user_limits import UserLimits
 from gateway.broker.wills import Wills, will_message, will_set
 from gateway.config.mqtt import MqttConfig
 from gateway.connection.connection import Connection
@@ -100,6 +101,7 @@ class Sessions:
             self._spawn,
         )
         self._authority = authority
+        self._user_limits = UserLimits(config, counters)
         self._authentication = Authentication(store, authority, counters, self._connections, self._spawn)
         self.client_locks = ClientLocks()
         self.wills = Wills(store, counters, self.client_locks.lock, authority.may_send_will)
@@ -228,6 +230,7 @@ class Sessions:
         await self._end_connection(client_id, ReasonCode.SESSION_TAKEN_OVER)
         if connection.closed:
             return
+        self._user_limits.enter(connection, identity.user_name)
         await self._ownership.claim(client_id, identity.user_name, connection.has_left)
         state = await self._store.session_row(client_id)
         expiry = self._connack.expiry(packet)
@@ -412,6 +415,7 @@ class Sessions:
         if connection.forget_expiry is not None:
             connection.forget_expiry()
             connection.forget_expiry = None
+        self._user_limits.leave(connection)
         session = connection.session
         if session is None:
             return

@@ -44,6 +44,9 @@ class ListenerConfig:
     publish_rate: int = bounded(
         0, 0, 10_000_000, "Messages that a connection may publish.", "messages per second", live=True
     )
+    publish_rate_bytes: int = bounded(
+        0, 0, 1 << 40, "Bytes of messages that a connection may publish.", "bytes per second", live=True
+    )
     connect_timeout: int = bounded(0, 0, 3600, "Time for the PROXY header, TLS and CONNECT.", "seconds", live=True)
     certificates: list[CertificateConfig] = setting(
         _NO_CERTIFICATES, "The certificates to show. The first one is also for names that no other has."

@@ -51,6 +51,26 @@ class MqttConfig:
         "messages per second",
         live=True,
     )
+    publish_rate_bytes: int = bounded(
+        0, 0, 1 << 40, "Bytes of messages that a connection may publish. 0: no limit.", "bytes per second", live=True
+    )
+    max_user_connections: int = bounded(
+        0, 0, 10_000_000, "Connections of one user at a time, in each process. 0: no limit."
+    )
+    user_publish_rate: int = bounded(
+        0,
+        0,
+        10_000_000,
+        "Messages that all connections of one user may publish, in each process. 0: no limit.",
+        "messages per second",
+    )
+    user_publish_rate_bytes: int = bounded(
+        0,
+        0,
+        1 << 40,
+        "Bytes of messages that all connections of one user may publish, in each process. 0: no limit.",
+        "bytes per second",
+    )
     max_packet_size: int = bounded(
         1024 * 1024, 1024, 256 * 1024 * 1024, "The largest packet that a client may send.", "bytes"
     )

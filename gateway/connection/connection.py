@@ -82,6 +82,7 @@ class Connection(PublishHandler):
         self.client_id: bytes = b""
         self.identity: Identity | None = None  # from CONNACK on
         self.forget_expiry: Callable[[], None] | None = None  # stops the timer that ends it with its credentials
+        self.counted_user: bytes = b""  # among whose connections it counts; b"": none
         self.enhanced_auth: EnhancedAuthentication | None = None  # an authentication with AUTH packets is under way
         self.early: list[Packet] | None = None  # packets behind a CONNECT that is being served
         self.deferred: list[Packet] | None = None  # SUBSCRIBE or UNSUBSCRIBE behind uncommitted messages, and the rest
@@ -286,8 +287,8 @@ class Connection(PublishHandler):
                 break
         if batch is not None and batch.frames:
             self.append_batch(batch)
-        if published and self.admission.publish_rate:
-            self.limit_rate(published)
+        if published and self.admission.paces:
+            self.limit_rate(published, 0 if batch is None else batch.size)
         if released is not None:
             self.release(session, released)
         if deferred is not None or self.disconnect_packet is not None:

@@ -40,6 +40,7 @@ _COUNTERS: Final = (
     ("sluice_mqtt_shared_returned", "Messages given back for other members", "shared_returned"),
     ("sluice_mqtt_wills_sent", "Will messages published", "wills_sent"),
     ("sluice_mqtt_wills_denied", "Wills denied by rules", "wills_denied"),
+    ("sluice_mqtt_users_full", "Clients refused because their user has too many connections", "users_full"),
     ("sluice_mqtt_sessions_denied", "Clients refused because of another user's client id", "sessions_denied"),
 )
 _GAUGES: Final = (

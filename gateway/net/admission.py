@@ -64,6 +64,9 @@ class Admission:
         """Take the limits that can change while the node runs."""
         self.max_connections = listener.max_connections or mqtt.max_connections
         self.publish_rate = listener.publish_rate or mqtt.publish_rate  # messages a second; 0: no limit
+        self.publish_rate_bytes = listener.publish_rate_bytes or mqtt.publish_rate_bytes
+        of_user = mqtt.user_publish_rate or mqtt.user_publish_rate_bytes
+        self.paces = bool(self.publish_rate or self.publish_rate_bytes or of_user)  # some rate has a limit
         self.connect_timeout = listener.connect_timeout or mqtt.connect_timeout  # seconds
         rate, now = listener.connect_rate or mqtt.connect_rate, monotonic()
         if rate == self._rate:

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final
 
 from gateway.net.admission import Admission
-from gateway.net.token_bucket import TokenBucket
+from gateway.net.publish_rates import PublishRates
 from gateway.net.write_buffer import Flusher, Transport, WriteBuffer
 from gateway.observe.counters import Counters
 
@@ -27,7 +27,8 @@ class FlowControl(WriteBuffer):
         self.counters = counters
         self.admission = admission  # of the listener that accepted it
         self.max_uncommitted = max_uncommitted  # bytes
-        self.publish_rate: TokenBucket | None = None
+        self.publish_rates: PublishRates | None = None  # None: nothing was counted
+        self.user_rates: PublishRates | None = None  # of all connections of its user; None: no limit
         self.rate_limited: bool = False  # not read until its publish rate allows what it sent
         self.connecting: bool = False  # CONNECT came and is being served
         self.uncommitted: int = 0  # bytes that the store has and has not committed
@@ -54,24 +55,32 @@ class FlowControl(WriteBuffer):
         self.leaving = True
         self.pause_reading()
 
-    def limit_rate(self, published: int) -> None:
-        """Count the messages of one read. Pause reading while they are more than the listener's publish rate allows."""
+    def limit_rate(self, published: int, size: int) -> None:
+        """Count the messages of one read, and their bytes. Pause reading while they are more than the publish rates of
+        the listener or of the user allow."""
         now = monotonic()
-        rate = self.admission.publish_rate
-        if self.publish_rate is None or self.publish_rate.rate != rate:
-            self.publish_rate = TokenBucket(rate, rate, now)
-        wait = self.publish_rate.spend(published, now)
+        admission = self.admission
+        if self.publish_rates is None:
+            self.publish_rates = PublishRates()
+        self.publish_rates.set_limits(admission.publish_rate, admission.publish_rate_bytes, now)
+        wait = self._spend(self.publish_rates, published, size, now)
         if wait and not self.rate_limited and not self.closed:
             self.rate_limited = True
             self.counters.publishers_paced += 1
             self.pause_reading()
             self.flusher.call_later(min(wait, _CHECK_SECONDS), self._check_rate)
 
+    def _spend(self, rates: PublishRates, published: int, size: int, now: float) -> float:
+        """Seconds until the publish rates allow what was published."""
+        wait = rates.spend(published, size, now)
+        of_user = self.user_rates
+        return wait if of_user is None else max(wait, of_user.spend(published, size, now))
+
     def _check_rate(self) -> None:
         """Resume reading when the rate allows it. A socket that is not read does not report its end: ask for that."""
-        if self.closed or self.publish_rate is None:
+        if self.closed or self.publish_rates is None:
             return
-        wait = self.publish_rate.spend(0, monotonic())
+        wait = self._spend(self.publish_rates, 0, 0, monotonic())
         if not wait:
             self.rate_limited = False
             self.resume_reading()

@@ -33,6 +33,7 @@ class Counters:
         self.takeovers: int = 0
         self.wills_sent: int = 0
         self.wills_denied: int = 0  # wills that rules, or the removal of their user, no longer allow
+        self.users_full: int = 0  # CONNECTs of users with as many connections as they may have
         self.sessions_denied: int = 0  # CONNECTs with the client id of another user
 
 

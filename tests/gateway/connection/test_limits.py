@@ -11,8 +11,10 @@ from gateway.listen import listener
 from gateway.net import admission as gate
 from gateway.net import bounded_http
 from gateway.node.node import Node, Ports
+from store.errors import StoreError
 from tests.gateway.conftest import MakeNode
 from tests.gateway.mqtt import wire
+from tests.gateway.people import login, set_user
 from tests.gateway.raw import (
     CONNACK,
     DISCONNECT,
@@ -425,3 +427,95 @@ async def test_a_connection_that_waits_for_the_store_is_not_read(node: Node) -> 
     queue.committed(0)
     await client.expect(PUBACK)
     assert not connection.reading_paused
+
+
+async def test_a_publisher_above_its_rate_of_bytes_is_read_later(make_node: MakeNode) -> None:
+    node = await make_node(mqtt__publish_rate_bytes=20_000)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    client.send(wire.publish(5, b"t", b"x" * 1000, 1, 1))
+    await client.expect(PUBACK)
+    assert not node.counters.publishers_paced
+    client.send(wire.publish(5, b"t", b"x" * 25_000, 1, 2))
+    await client.expect(PUBACK)
+    assert node.counters.publishers_paced == 1
+    assert node._sessions.open_sessions[b"c"][1].rate_limited
+    client.send(wire.publish(5, b"t", b"x", 1, 3))
+    await client.expect(PUBACK)
+
+
+# --- limits of a user
+
+
+async def users_node(make_node: MakeNode, **settings: object) -> Node:
+    node = await make_node(mqtt__auth=["anonymous", "password"], mqtt__acl_default="allow", **settings)
+    for name in ("alice", "bob"):
+        await set_user(node, name, b"x")
+    return node
+
+
+async def test_connections_of_a_user_are_limited(make_node: MakeNode) -> None:
+    node = await users_node(make_node, mqtt__max_user_connections=2)
+    limits = node._sessions._user_limits
+    first, connack = await login(node.ports.mqtt, b"alice", b"x", client_id=b"1")
+    second, connack = await login(node.ports.mqtt, b"alice", b"x", client_id=b"2")
+    assert connack.reason == 0
+    for version, reason in ((4, 3), (5, 0x97)):
+        third, connack = await login(node.ports.mqtt, b"alice", b"x", version, b"3")
+        assert connack.body[1] == reason
+        await third.closed()
+    assert node.counters.users_full == 2
+    for name, client_id in ((b"bob", b"b"), (None, b"n1"), (None, b"n2"), (None, b"n3")):
+        assert (await login(node.ports.mqtt, name, b"x" if name else None, client_id=client_id))[1].reason == 0
+    # Whoever takes over its own session is no further connection.
+    again, connack = await login(node.ports.mqtt, b"alice", b"x", client_id=b"2")
+    assert connack.reason == 0
+    await second.expect(DISCONNECT)
+    await first.disconnect()
+    await until(lambda: limits._users[b"alice"].connections == 1)
+    third, connack = await login(node.ports.mqtt, b"alice", b"x", client_id=b"3")
+    assert connack.reason == 0
+    again.writer.transport.abort()
+    await until(lambda: limits._users[b"alice"].connections == 1)
+    await third.disconnect()
+
+
+async def test_a_user_without_connections_is_forgotten(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await users_node(make_node, mqtt__max_user_connections=1)
+    limits = node._sessions._user_limits
+    client, _ = await login(node.ports.mqtt, b"alice", b"x")
+    assert set(limits._users) == {b"alice"}
+    await client.disconnect()
+    await until(lambda: not limits._users)
+
+    async def fail(_client_id: bytes) -> None:
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(node._engine, "session_row", fail)
+    refused, connack = await login(node.ports.mqtt, b"alice", b"x")
+    assert connack.reason == 0x88
+    await refused.closed()
+    assert not limits._users
+
+
+async def test_what_all_connections_of_a_user_publish_is_limited(make_node: MakeNode) -> None:
+    node = await users_node(make_node, mqtt__user_publish_rate=100)
+    alice = [(await login(node.ports.mqtt, b"alice", b"x", client_id=b"%d" % number))[0] for number in range(3)]
+    bob, _ = await login(node.ports.mqtt, b"bob", b"x", client_id=b"b")
+    for client in alice:
+        client.send(*[wire.publish(5, b"t", b"x") for _ in range(70)])
+    await until(lambda: node.counters.publishers_paced)
+    await until(lambda: node.counters.messages_received == 210)
+    bob.send(*[wire.publish(5, b"t", b"x") for _ in range(90)])
+    await until(lambda: node.counters.messages_received == 300)
+    assert not node._sessions.open_sessions[b"b"][1].rate_limited
+    for client in alice:
+        client.send(wire.publish(5, b"t", b"x", 1, 1))
+        await client.expect(PUBACK)
+
+
+async def test_bytes_of_a_user_are_limited(make_node: MakeNode) -> None:
+    node = await users_node(make_node, mqtt__user_publish_rate_bytes=20_000)
+    client, _ = await login(node.ports.mqtt, b"alice", b"x")
+    client.send(wire.publish(5, b"t", b"x" * 25_000, 1, 1))
+    await client.expect(PUBACK)
+    assert node.counters.publishers_paced == 1
