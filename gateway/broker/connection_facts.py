@@ -18,6 +18,7 @@ class ConnectionFacts(msgspec.Struct, frozen=True, array_like=True):
     in_flight: int  # messages that were sent, and not acknowledged
     queued_bytes: int  # that wait for the client's socket
     subscriptions: int
+    is_paced: bool  # not read until a publish rate allows what it sent
 
 
 def facts_of(session: Session, connection: Connection) -> ConnectionFacts:
@@ -32,4 +33,5 @@ def facts_of(session: Session, connection: Connection) -> ConnectionFacts:
         session.exchanges.in_window,
         connection.queued_bytes(),
         len(session.subscriptions.values()) + len(session.shares),
+        connection.rate_limited,
     )

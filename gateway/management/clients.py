@@ -246,7 +246,7 @@ def _add_facts(row: pb.Client, facts: ConnectionFacts) -> None:
     row.version = "5.0" if facts.version == 5 else "3.1.1"
     row.clean_start, row.connected_ms = facts.is_clean_start, facts.connected_ms
     row.in_flight, row.queued_bytes = facts.in_flight, facts.queued_bytes
-    row.subscription_count = facts.subscriptions
+    row.subscription_count, row.paced = facts.subscriptions, facts.is_paced
     if facts.user:
         row.user = facts.user.decode()
 

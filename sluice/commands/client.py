@@ -115,6 +115,7 @@ def _line(row: "pb.Client") -> str:
         where = f"offline since {format_time(row.closed_at_ms)}" if row.closed_at_ms else "offline"
     elif row.HasField("address"):
         where = f"connected from {printable(row.address)} with MQTT {row.version}"
+        where += ", paced by a publish rate" if row.paced else ""
     else:
         where = f"connected to {printable(row.gateway)}"
     expiry = row.expiry_interval_s

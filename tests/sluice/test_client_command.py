@@ -187,3 +187,18 @@ async def test_a_stopped_node_is_reported(make_node: MakeNode, capsys: pytest.Ca
     await node.stop()
     assert await asyncio.to_thread(main, ["session", "list", "--data-dir", str(node.config.data_dir)]) == 1
     assert "no node runs on" in capsys.readouterr().err
+
+
+async def test_a_client_that_publishes_too_fast_is_shown_so(
+    make_node: MakeNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = await make_node("paced", mqtt__publish_rate=1)
+    run = Run(node, capsys)
+    fast = await RawClient.connect(node.ports.mqtt, b"fast", 5)
+    slow = await RawClient.connect(node.ports.mqtt, b"slow", 5)
+    fast.send(*[wire.publish(5, b"t", b"x") for _ in range(5000)])  # more than an hour of debt
+    await until(lambda: node.counters.publishers_paced)
+    assert [(row["client_id"], row["paced"]) for row in await run.rows("list")] == [("fast", True), ("slow", False)]
+    assert ["paced by a publish rate" in line for line in await run("list")] == [True, False]
+    for client in (fast, slow):
+        client.writer.transport.abort()

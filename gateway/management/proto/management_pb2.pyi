@@ -503,7 +503,7 @@ class ListClientsReply(_message.Message):
     def __init__(self, clients: _Optional[_Iterable[_Union[Client, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class Client(_message.Message):
-    __slots__ = ("client_id", "user", "connected", "durable", "expiry_interval_s", "closed_at_ms", "subscription_count", "subscriptions", "backlog", "in_flight", "will", "dropped", "gateway", "address", "version", "keep_alive_s", "clean_start", "connected_ms", "queued_bytes", "unknown")
+    __slots__ = ("client_id", "user", "connected", "durable", "expiry_interval_s", "closed_at_ms", "subscription_count", "subscriptions", "backlog", "in_flight", "will", "dropped", "gateway", "address", "version", "keep_alive_s", "clean_start", "connected_ms", "queued_bytes", "paced", "unknown")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -523,6 +523,7 @@ class Client(_message.Message):
     CLEAN_START_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_MS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PACED_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     user: str
@@ -543,8 +544,9 @@ class Client(_message.Message):
     clean_start: bool
     connected_ms: int
     queued_bytes: int
+    paced: bool
     unknown: str
-    def __init__(self, client_id: _Optional[str] = ..., user: _Optional[str] = ..., connected: _Optional[bool] = ..., durable: _Optional[bool] = ..., expiry_interval_s: _Optional[int] = ..., closed_at_ms: _Optional[int] = ..., subscription_count: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., backlog: _Optional[int] = ..., in_flight: _Optional[int] = ..., will: _Optional[_Union[Will, _Mapping]] = ..., dropped: _Optional[_Union[Dropped, _Mapping]] = ..., gateway: _Optional[str] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., keep_alive_s: _Optional[int] = ..., clean_start: _Optional[bool] = ..., connected_ms: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., unknown: _Optional[str] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., user: _Optional[str] = ..., connected: _Optional[bool] = ..., durable: _Optional[bool] = ..., expiry_interval_s: _Optional[int] = ..., closed_at_ms: _Optional[int] = ..., subscription_count: _Optional[int] = ..., subscriptions: _Optional[_Iterable[_Union[Subscription, _Mapping]]] = ..., backlog: _Optional[int] = ..., in_flight: _Optional[int] = ..., will: _Optional[_Union[Will, _Mapping]] = ..., dropped: _Optional[_Union[Dropped, _Mapping]] = ..., gateway: _Optional[str] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., keep_alive_s: _Optional[int] = ..., clean_start: _Optional[bool] = ..., connected_ms: _Optional[int] = ..., queued_bytes: _Optional[int] = ..., paced: _Optional[bool] = ..., unknown: _Optional[str] = ...) -> None: ...
 
 class Subscription(_message.Message):
     __slots__ = ("filter", "qos", "backlog")

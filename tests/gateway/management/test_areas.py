@@ -33,7 +33,7 @@ from tests.waiting import patience, until
 class Somebody:
     """A user who may do everything."""
 
-    source = "127.0.0.1:1"
+    source, request = "127.0.0.1:1", ""
 
     def __init__(self, name: str) -> None:
         self.name = name
