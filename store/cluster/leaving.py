@@ -45,6 +45,8 @@ def leave(path: Path, disk: Disk) -> Left:
         if not meta.shared:
             raise StoreError(f"{path} is the folder of a single node already")
         saved = saved_checkpoint(folder.views)
+        if saved is None and folder.views.exists():  # a backup was restored up to a moment before its views
+            saved = Checkpoint(0, 0, 0)
         if saved is None:
             raise StoreError(f"{path} has no whole copy of the log: it was still being filled from a snapshot")
         segments = Segments(folder.log, meta.segment_size, disk)

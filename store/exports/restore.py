@@ -125,11 +125,11 @@ class _Restore:
 
     def _finish(self) -> None:
         data, disk = self._data, self._disk
+        (self._unfinished / "views").mkdir(0o750, exist_ok=True)  # a copy of a log without it is unfinished
         for name in ("log", "views"):
             folder = self._unfinished / name
-            if folder.exists():
-                sync_files(folder)
-                folder.rename(data / name)
+            sync_files(folder)
+            folder.rename(data / name)
         disk.sync_folder(data)
         replace_file(data / META, (self._backup / META).read_bytes(), disk)
         self._unfinished.rmdir()

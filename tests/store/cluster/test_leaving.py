@@ -177,3 +177,19 @@ async def test_a_folder_that_is_not_stopped_or_has_nothing_is_refused(nodes: Nod
         left(follower.folder)
     with pytest.raises(StoreError, match="there is no data folder"):
         left(tmp_path / "nothing")
+
+
+async def test_a_backup_goes_back_to_a_position_and_leaves(nodes: Nodes, follower: Node, tmp_path: Path):
+    """The views of the backup are newer, so they are folded anew."""
+    assert follower.store.local is not None
+    frames = await read_log(follower.store.local)
+    position = record.position_of(frames[30], 0)
+    await nodes.stop(follower)
+    back_up_stopped(follower.folder, tmp_path / "backup", CopyOptions())
+    restored = restore(tmp_path / "backup", tmp_path / "restored", Until(position=position), (), CopyOptions())
+    assert restored.views < restored.position <= position
+    assert left(tmp_path / "restored").position == restored.position
+    found, engine = await opened(tmp_path / "restored")
+    assert found == [frame for frame in frames if record.position_of(frame, 0) < restored.position]
+    await check_state(engine, found, Random(1))
+    await engine.close()
