@@ -17,6 +17,8 @@ from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.management.world import engine_of, give_up, store_messages
 from tests.gateway.people import set_rules, set_user
+from tests.gateway.raw import RawClient
+from tests.waiting import until
 
 __all__ = ["make_node"]  # the fixture
 
@@ -252,3 +254,48 @@ async def test_no_node_runs(node: Node, run: Run, tmp_path: Path) -> None:
     run.flags = ["--data-dir", str(tmp_path / "none")]
     await run("topic", "list", code=1)
     assert "there is no data folder at" in run.error
+
+
+async def test_bans(run: Run) -> None:
+    (line,) = await run("ban", "add", "client:a/b c", "--for", "2h", "--reason", "sends nonsense")
+    assert line.startswith("banned client:a/b c until 2")
+    assert line.endswith("Z: sends nonsense")
+    (row,) = await run.rows("ban", "add", "address:192.0.2.0/24")
+    assert (row["target"], row["until_ms"], row["by"]) == ("address:192.0.2.0/24", 0, "")
+    first, second = await run("ban", "list")
+    assert first.startswith("address:192.0.2.0/24 without end, since ")
+    assert second.startswith("client:a/b c until ")
+    assert await run("ban", "end", "client:a/b c") == ["ended the ban of client:a/b c"]
+    assert len(await run("ban", "list")) == 1
+    assert await run("ban", "end", "client:a/b c", code=1) == []
+    assert "there is no ban of client:a/b c" in run.error
+    assert await run("ban", "add", "user:alice", "--until", "2001-01-01", code=1) == []
+    assert "the end of a ban is in the future" in run.error
+    for span in ("0h", "2", "2 h"):
+        with pytest.raises(SystemExit):
+            main(["ban", "add", "user:alice", "--for", span])
+
+
+async def test_a_group_is_paused_and_resumed(node: Node, run: Run) -> None:
+    await store_messages(node, (b"home/t", b"1"))
+    await give_up(node, b"billing", b"home", 0)
+    lines = await run("group", "pause", "billing")
+    assert lines[1].startswith("  paused since 2")
+    assert (await run("group", "list"))[0].endswith(", paused")
+    assert not any("paused" in line for line in await run("group", "resume", "billing"))
+    assert await run("group", "pause", "nobody", code=1) == []
+    assert "there is no group 'nobody'" in run.error
+
+
+async def test_a_client_is_shown_and_traced(node: Node, run: Run) -> None:
+    client = await RawClient.connect(node.ports.mqtt, b"meter", 5, keep_alive=60)
+    lines = await run("client", "get", "meter")
+    assert lines[1].startswith("  connected since 2")
+    assert lines[1].endswith(", a clean start, keep alive 60 s, 0 bytes wait for its socket")
+    tracing = asyncio.create_task(run("trace", "meter", "--seconds", "2"))
+    await until(lambda: node._sessions.open_sessions[b"meter"][1].tracer is not None)
+    await client.publish(b"t", b"secret", 1, 7)
+    lines = await tracing
+    assert "* the connection from 127.0.0.1:" in lines[0]
+    assert lines[1].endswith("from the client: PUBLISH 7 qos 1 to t, 6 bytes of payload, 0 bytes of properties")
+    assert "to the client: PUBACK 7 0x" in lines[2]
