@@ -21,9 +21,11 @@ from urllib.parse import parse_qsl, urlsplit
 from aiohttp import web
 from yarl import URL
 
+from gateway.auth.audit import AUTHENTICATION, Event
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.auth.refusal import ClientRefused
+from gateway.auth.sources import host_of
 from gateway.console.assets import Assets
 from gateway.console.live import LiveStreams, Sampler
 from gateway.console.pages import access, clients, cluster, groups, held, messages, storage, topics
@@ -264,7 +266,7 @@ class Console:
             return await self._login_page(request, to, name, f"Not logged in: {error}.", 503)
         session = ConsoleSession(pages.authority, caller, request.host, time.monotonic())
         token = self._sessions.open(session)
-        log.info("console: %r logs in from %s", session.user[:64], source_of(request))
+        self._note_login(session, source_of(request))
         response = _see(to if _NEXT.fullmatch(to) else link(""))
         response.set_cookie(
             _cookie_name(request),
@@ -276,6 +278,12 @@ class Console:
             samesite="Strict",
         )
         raise response
+
+    def _note_login(self, session: ConsoleSession, peer: str) -> None:
+        """Each login counts, not only the first one as with callers whose every request has the password."""
+        log.info("console: %r logs in from %s", session.user[:64], peer)
+        event = Event(AUTHENTICATION, True, "console", user=session.user, source=host_of(peer))
+        session.authority.audit.note(event)
 
     async def _log_out(self, request: web.Request) -> web.StreamResponse:
         fields = await _form(request, _MAX_LOGIN)

@@ -11,6 +11,7 @@ from gateway.management.methods import METHODS
 from gateway.management.rights import Manager, require
 from gateway.management.surface import Management
 from gateway.rpc.status import RequestError, invalid
+from store.errors import StoreError
 
 PAGE_ROWS: Final = 100
 _INT64: Final = 1 << 63
@@ -38,10 +39,12 @@ class Visit:
         return await self._management.call(_METHODS[type(request)], request, self._manager)
 
     async def try_ask(self, request: Message) -> tuple[Any, str]:
-        """The reply and "", or None and why there is none."""
+        """The reply and "", or None and why there is none. This is for a part of a page: a right that the person lacks
+        is no denial for the logs, since nobody asked for that part."""
         try:
+            await require(self._manager, _METHODS[type(request)], request)
             return await self.ask(request), ""
-        except RequestError as error:
+        except (RequestError, StoreError) as error:
             return None, str(error)
 
     async def lacking(self, **requests: Message) -> dict[str, str]:

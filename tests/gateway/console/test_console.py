@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from importlib.resources import files
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -118,6 +119,22 @@ async def test_wrong_passwords_are_counted_and_refused(make_node: MakeNode, capl
         assert page.status == 429
         assert "too many wrong passwords" in page.text
     assert any("wrong user name or password" in record.message for record in caplog.records)
+
+
+async def test_each_login_is_in_the_audit_log(make_node: MakeNode, tmp_path: Path) -> None:
+    node = await make_node(audit__folder=str(tmp_path / "audit"))
+    await set_user(node, ADMIN, PASSWORD.encode())
+    async with Browser(node.ports.http) as browser:
+        for _ in range(2):
+            await browser.log_in(ADMIN, PASSWORD)
+        await browser.log_in(ADMIN, "wrong")
+    await node.stop()
+    text = (tmp_path / "audit" / "audit-node.jsonl").read_text()
+    events = [json.loads(line) for line in text.splitlines()]
+    logins = [each for each in events if each["action"] == "console"]
+    assert [(each["allowed"], each["user"], each["source"]) for each in logins] == [(True, ADMIN, "127.0.0.1")] * 2
+    assert [each["user"] for each in events if not each["allowed"]] == [ADMIN]
+    assert PASSWORD not in text
 
 
 async def test_a_login_from_another_site_is_refused(browser: Browser) -> None:
