@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 from yarl import URL
@@ -373,7 +373,8 @@ def _check_form(request: web.Request, fields: Fields, session: ConsoleSession) -
 
 def _is_own(request: web.Request) -> bool:
     """Whether a form comes from a page of this host: browsers always say where one comes from."""
-    return urlsplit(request.headers.get("Origin", "")).netloc == request.host
+    host = request.headers.get("Origin", "").partition("://")[2]
+    return bool(host) and host == request.host
 
 
 def _is_secure(request: web.Request) -> bool:

@@ -138,7 +138,7 @@ async def test_each_login_is_in_the_audit_log(make_node: MakeNode, tmp_path: Pat
 
 
 async def test_a_login_from_another_site_is_refused(browser: Browser) -> None:
-    for origin in ("http://evil.example", "null", None):
+    for origin in ("http://evil.example", "http://[", "http://", "null", None):
         page = await browser.log_in(ADMIN, PASSWORD, origin=origin)
         assert page.status == 403
         assert not browser.cookies
