@@ -65,21 +65,23 @@ class Authentication:
 
     async def identify(self, connection: Connection, packet: Connect, client_id: bytes) -> Identity:
         """Authenticate a client and find its permissions. Raises ClientRefused, ClientGone and StoreError."""
+        enhanced_auth = connection.enhanced_auth
         try:
             identity = await self._identify(connection, packet, client_id)
         except ClientRefused as refused:
-            self._note(connection, client_id, packet.username or b"", str(refused))
+            claimed = packet.username or b"" if enhanced_auth is None else enhanced_auth.user_name
+            self._note("CONNECT", connection, client_id, claimed, str(refused))
             raise
-        self._note(connection, client_id, identity.user_name, "")
+        self._note("CONNECT", connection, client_id, identity.user_name, "")
         return identity
 
-    def _note(self, connection: Connection, client_id: bytes, user: bytes, refusal: str) -> None:
+    def _note(self, action: str, connection: Connection, client_id: bytes, user: bytes, refusal: str) -> None:
         """Note an authentication in the audit log."""
         audit = self._authority.audit
         if audit.is_on:
             subject = {"user": user.decode(errors="replace"), "client": client_id.decode(errors="replace")}
             source = host_of(connection.peer())
-            audit.note(Event(AUTHENTICATION, not refusal, "CONNECT", **subject, source=source, why=refusal))
+            audit.note(Event(AUTHENTICATION, not refusal, action, **subject, source=source, why=refusal))
 
     def note_denial(self, connection: Connection, action: Action, topic: bytes) -> None:
         """Note in the audit log that rules deny a message or a filter."""
@@ -169,6 +171,7 @@ class Authentication:
         passwords, source = self._authority.passwords, source_of(connection.peer())
         try:
             exchange.begin(data if data is not None else await enhanced_auth.ask(None))
+            enhanced_auth.user_name = exchange.user_name
             if known is not None and exchange.user_name != known.user_name:
                 raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "re-authentication must be for the same user")
             user, is_known = await self._authority.find_user(exchange.user_name)
@@ -208,6 +211,7 @@ class Authentication:
             if await self._store.user(user.name) != user:
                 raise ClientRefused(ReasonCode.NOT_AUTHORIZED, WRONG)
         except ClientRefused as refused:
+            self._note("AUTH", connection, identity.client_id, enhanced_auth.user_name, str(refused))
             reason = refused.reason
             if reason is ReasonCode.BAD_USER_NAME_OR_PASSWORD:  # not a reason of DISCONNECT
                 reason = ReasonCode.NOT_AUTHORIZED
@@ -218,6 +222,7 @@ class Authentication:
             pass
         else:
             identity.prove(user)
+            self._note("AUTH", connection, identity.client_id, user.name, "")
             connection.send(auth(ReasonCode.SUCCESS, enhanced_auth.method, proof))
         finally:
             connection.enhanced_auth = None

@@ -12,11 +12,12 @@ from gateway.net.flow_control import FlowControl
 class EnhancedAuthentication:
     """One authentication, from CONNECT or from the AUTH that starts a re-authentication to its end."""
 
-    __slots__ = ("_awaited", "_connection", "_deadline", "_loop", "method")
+    __slots__ = ("_awaited", "_connection", "_deadline", "_loop", "method", "user_name")
 
     def __init__(self, connection: FlowControl, method: bytes, seconds: float) -> None:
         """seconds: time limit for the whole exchange."""
         self.method = method
+        self.user_name = b""  # that the client claims
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + seconds

@@ -23,8 +23,9 @@ from sluice.cli import main
 from tests.gateway.conftest import MakeNode
 from tests.gateway.management.world import BY_NAME, OPERATOR, PASSWORD, Refused, World
 from tests.gateway.mqtt import wire
-from tests.gateway.people import login, scram, set_rules, set_user
+from tests.gateway.people import SCRAM, access, auth, challenged, login, scram, set_rules, set_user
 from tests.gateway.raw import PUBACK
+from tests.gateway.scram_client import ScramClient
 from tests.waiting import until
 
 DENIED = Event(AUTHORIZATION, False, "PUB", "topic:x", "alice", "c", "192.0.2.7")
@@ -90,6 +91,24 @@ async def test_devices_are_in_the_audit_log(node: Node, tmp_path: Path) -> None:
     text = "".join(path.read_text() for path in folder.iterdir())
     for secret in ("wonderland", "guess-of-mallory", "the payload"):
         assert secret not in text
+
+
+async def test_scram_is_in_the_audit_log_with_the_name_that_it_claims(node: Node, tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    await scram(node.ports.mqtt, b"alice", b"guess", b"g", username=b"bob")
+    event = await noted(folder, client="g")
+    assert (event["action"], event["allowed"], event["user"]) == ("CONNECT", False, "alice")
+    client, _, _ = await scram(node.ports.mqtt, b"alice", b"wonderland", b"s")
+    for password in (b"wonderland", b"guess"):
+        proof = ScramClient(b"alice", password)
+        client.send(auth(0x19, SCRAM, proof.first()))
+        client.send(auth(0x18, SCRAM, proof.final(await challenged(client))))
+        await client.packet()
+    await noted(folder, action="AUTH", user="alice", client="s", allowed=True)
+    await noted(folder, action="AUTH", user="alice", client="s", allowed=False)
+    await access(node).update_user(pb.UpdateUserRequest(name="alice", disabled=True), NODE_USER)
+    await scram(node.ports.mqtt, b"alice", b"wonderland", b"d")
+    assert (await noted(folder, client="d"))["user"] == "alice"
 
 
 async def test_services_are_in_the_audit_log(node: Node, tmp_path: Path) -> None:
