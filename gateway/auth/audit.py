@@ -65,7 +65,7 @@ class AuditLog:
         self.is_on = bool(config.folder)
         self._process = process.replace("/", "-")
         self._config = config
-        self._bucket = TokenBucket(config.max_rate, config.max_rate, monotonic())
+        self._buckets: dict[tuple[str, bool], TokenBucket] = {}  # by kind of event, and whether it was allowed
         self._lines: list[bytes] = []
         self._sums: dict[Event, _Sum] = {}
         self._sums_at = monotonic() + _SUM_S
@@ -76,7 +76,7 @@ class AuditLog:
         """Note an event. Does nothing where there is no audit log."""
         if not self.is_on:
             return
-        if self._bucket.try_spend(monotonic()) and len(self._lines) < _MAX_LINES:
+        if self._may_write(event, monotonic()) and len(self._lines) < _MAX_LINES:
             self._lines.append(self._line(event, _now_ms()))
             return
         key = event._replace(resource="", client="", request="", rule="", why="")
@@ -85,6 +85,14 @@ class AuditLog:
         if key not in self._sums and len(self._sums) >= 2 * _MAX_SUMS:
             key = Event(event.event, event.allowed, "")
         self._sums.setdefault(key, _Sum()).count += 1
+
+    def _may_write(self, event: Event, now: float) -> bool:
+        """Whether an event has a line of its own. A flood of denials must not hide who logs in, or what is changed."""
+        kind = event.event, event.allowed
+        bucket = self._buckets.get(kind)
+        if bucket is None:
+            bucket = self._buckets[kind] = TokenBucket(self._config.max_rate, self._config.max_rate, now)
+        return bucket.try_spend(now)
 
     def stop(self) -> None:
         """Write what is left, and end."""

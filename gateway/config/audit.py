@@ -16,6 +16,6 @@ class AuditConfig:
         200,
         1,
         100_000,
-        "Events that are written. Further ones are counted, and summed up once a minute.",
+        "Events of a kind that are written. Further ones are counted, and summed up once a minute.",
         "per second",
     )

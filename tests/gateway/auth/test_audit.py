@@ -218,6 +218,19 @@ async def test_a_flood_is_summed(tmp_path: Path) -> None:
     assert all("resource" not in each for each in summed)
 
 
+async def test_a_flood_of_denials_hides_nothing_else(tmp_path: Path) -> None:
+    audit = AuditLog(AuditConfig(str(tmp_path), max_rate=1), "node")
+    for _ in range(100):
+        audit.note(DENIED)
+        audit.note(DENIED._replace(event=ADMINISTRATION))
+    changed = Event(ADMINISTRATION, True, "Access.SetRules", "'access' 'mallory'", "admin")
+    audit.note(changed)
+    audit.note(Event(AUTHENTICATION, True, "CONNECT", user="mallory", client="m"))
+    audit.stop()
+    found = [(each["user"], each.get("resource"), each.get("client")) for each in lines(tmp_path) if each["allowed"]]
+    assert sorted(found) == [("admin", changed.resource, None), ("mallory", None, "m")]
+
+
 async def test_sums_are_bounded_too(tmp_path: Path) -> None:
     audit = AuditLog(AuditConfig(str(tmp_path), max_rate=1), "node")
     for number in range(20_000):
