@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from gateway.config.config import Config
+from gateway.config.config import Config, load
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.clustered_node import ClusteredStoreNode
+from gateway.node.supervisor import _store as store_of
 from gateway.rpc.status import RequestError
 from notify.event_receiver import EventReceiver
 from sluice.demo.ports import lasting_ports
@@ -235,3 +236,19 @@ async def test_a_node_that_starts_again_is_no_second_process(tmp_path: Path, mov
         after.config.cluster.listen = before.config.cluster.listen
     async with running(after):
         await until(lambda: leads(after))
+
+
+async def test_a_node_takes_new_limits_of_retention(tmp_path: Path) -> None:
+    path = tmp_path / "sluice.toml"
+    text = f"data_dir = '{tmp_path}/n1'\n[http]\nport = 0\n[cluster]\nlog = 'file://{tmp_path}/log'\nname = 'n1'\n"
+    text += f"listen = '127.0.0.1:{lasting_ports(1)[0]}'\n"
+    path.write_text(text)
+    changed = ClusteredStoreNode(store_of(load(path, None, {}), f"unix:{tmp_path}/n1.s"))
+    async with running(changed):
+        await until(lambda: leads(changed))
+        path.write_text(f"{text}weight = 7\n[store]\nretention_bytes = 12345678\n")
+        changes = await changed.reload()
+        assert changes is not None
+        assert (changes.live, changes.waiting) == (("store.retention_bytes",), ("cluster.weight",))
+        assert changed._served is not None
+        assert changed._served.engine._config.retention_bytes == 12_345_678
