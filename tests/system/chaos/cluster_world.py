@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from cloud_sdk import Client
 from sluice.demo.engine_servers import NatsServers, SeaweedServers, Server
 from sluice.demo.ports import lasting_ports
 from tests.system.chaos.world import Fault, World
@@ -20,16 +21,34 @@ GRACE_S: Final = 10
 LONG_S: Final = 2.5 * LEADER_TIMEOUT_S  # another node leads by then
 OVER: Final = "takes part in the cluster no more"
 
+SEGMENT: Final = 256 << 10  # so that some go to the tier in each run
 SETTINGS: Final = f"""
+[tier]
+store = "{{tier}}"
+retention_local_bytes = {SEGMENT}
 [store]
-segment_size = 4194304
+segment_size = {SEGMENT}
 lease_ms = {LEASE_S * 1000}
 max_wait_ms = 0
 [split]
 grace_s = {GRACE_S}
 [mqtt]
+max_packet_size = 65536
 shared_ack_timeout = 3
 """
+
+
+async def _stored(endpoint: str) -> list[tuple[str, bytes]]:
+    """All messages of a parent topic, as a node reads them: the old ones from the tier."""
+    found: list[tuple[str, bytes]] = []
+    async with Client(endpoint) as client:
+        for bounds in await client.partitions("load"):
+            offset = bounds.begin
+            while offset < bounds.end:
+                batch = await client.pull("load", bounds.partition, offset, max_records=5000)
+                found += [(message.topic, message.payload) for message in batch.messages()]
+                offset = batch.next_offset
+    return found
 
 
 class ClusterWorld(World):
@@ -106,6 +125,9 @@ class ClusterWorld(World):
         else:
             if len(set(digests.values())) > 1:
                 self.wrong(f"the views differ: {digests}")
+        everything = [await _stored(node.endpoint) for node in self._cluster.nodes]
+        if any(each != everything[0] for each in everything):
+            self.wrong(f"the nodes have other messages: {[len(each) for each in everything]}")
 
     def faults(self) -> list[tuple[int, Fault]]:
         faults: list[tuple[int, Fault]] = [
@@ -248,7 +270,8 @@ class ClusterWorld(World):
         if options:
             settings += "[cluster.options]\n"
             settings += "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
-        return ClusterNode(self._folder / name, log, settings + SETTINGS, port)
+        tier = f"file://{self._folder}/tier" if log.startswith("nats:") else "cluster"
+        return ClusterNode(self._folder / name, log, settings + SETTINGS.format(tier=tier), port)
 
     def _launch(self, node: ClusterNode) -> None:
         """Start it again. It may be ready late, while other faults go on."""
