@@ -39,6 +39,8 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
 
 
 def test_a_line_is_one_object(lines: Lines) -> None:
+    root = logging.getLogger()
+    root.handlers = root.handlers[:1]  # without those of pytest, which cannot pass a surrogate on to its main process
     log.warning("two\nlines of %r and \udcff", "ä\u2028")
     log.debug("nothing")
     (row,) = lines.rows
