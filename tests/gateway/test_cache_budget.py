@@ -42,7 +42,7 @@ def test_a_large_value_counts() -> None:
 
 def test_verdicts_of_all_connections_are_bounded() -> None:
     book = RuleBook([parse_rule("allow publish a/#")], b"")
-    clients = [book.permissions(b"c%d" % number, False, None) for number in range(150)]
+    clients = [book.permissions(b"c%d" % number, False, "") for number in range(150)]
     for client in clients:
         assert client is not None
         for number in range(1000):
