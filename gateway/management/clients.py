@@ -15,6 +15,7 @@ import grpc
 from gateway.broker.connection_facts import ConnectionFacts, facts_of
 from gateway.broker.traces import UNREAD_S, TracePart
 from gateway.connection.connection import Connection
+from gateway.connection.packet_trace import TraceLine
 from gateway.management.paging import AT_ONCE, after_of, before, first_names, latest, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
@@ -76,6 +77,10 @@ class _Trace:
     def is_going_on(self, now: float) -> bool:
         """Whether its time is not over, and somebody reads it."""
         return now * 1000 < self.until_ms and now < self.read_at + UNREAD_S
+
+
+def _time(found: tuple[TraceLine, str]) -> int:
+    return found[0].at_ms
 
 
 class ClientsService:
@@ -165,7 +170,8 @@ class ClientsService:
         if is_over:
             self._traces.pop(client_id, None)
         reply = pb.ReadTraceReply(over=is_over, dropped=sum(part.dropped for part in parts))
-        for line, gateway in sorted((line, part.gateway) for part in parts for line in part.lines):
+        lines = [(line, part.gateway) for part in parts for line in part.lines]
+        for line, gateway in sorted(lines, key=_time):  # those of one millisecond stay in their order
             reply.packets.add(time_ms=line.at_ms, sender=line.sender, text=line.text, gateway=gateway)
         return reply
 

@@ -2,13 +2,15 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gateway.broker import traces
 from gateway.broker.append import append
 from gateway.broker.remote_sessions import RemoteSessions
-from gateway.connection.packet_trace import PacketTrace
+from gateway.broker.traces import TracePart
+from gateway.connection.packet_trace import PacketTrace, TraceLine
 from gateway.management import clients as clients_module
 from gateway.management.clients import ClientsService
 from gateway.management.proto import management_pb2 as pb
@@ -66,7 +68,7 @@ async def test_the_packets_of_a_client_from_its_connect_on(node: Node, version: 
     assert f"< CONNECT of MQTT {name}, clean start, keep alive 60 s" in lines[1]
     assert "user alice, a password, will to w qos 1, 2 bytes of payload" in lines[1]
     accepted = "> CONNACK 0x00 (success), no session present" if version == 5 else "> CONNACK return code 0"
-    assert lines[2].startswith(accepted)
+    assert lines[2].startswith(accepted), lines
     assert "< SUBSCRIBE 5 t/# qos 2" in lines
     assert "> SUBACK 5 0x02" in lines
     sizes = f"6 bytes of payload, {properties} bytes of properties"
@@ -114,6 +116,19 @@ async def test_a_trace_ends_by_its_time_and_when_nobody_reads_it(node: Node, mon
     await until(lambda: connection.tracer is None)
     assert not node._sessions.traces._traces
     await client.quiet()
+
+
+async def test_packets_of_one_millisecond_stay_in_their_order(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = service(node)
+    await begin(clients)
+    lines = [TraceLine(5, "node", "CONNACK"), TraceLine(5, "client", "SUBSCRIBE"), TraceLine(5, "node", "SUBACK")]
+
+    async def read_trace(*_: object) -> list[TracePart]:
+        return [TracePart("g1", lines, 0), TracePart("g2", [TraceLine(4, "client", "CONNECT")], 0)]
+
+    monkeypatch.setattr(clients, "_sessions", SimpleNamespace(read_trace=read_trace))
+    reply = await clients.read_trace(pb.ReadTraceRequest(client_id="c"), NODE_USER)
+    assert [each.text for each in reply.packets] == ["CONNECT", "CONNACK", "SUBSCRIBE", "SUBACK"]
 
 
 async def test_limits(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
