@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field, fields
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from gateway.config.cluster import Options
 from gateway.config.limits import bounded, check_table, setting
+from gateway.config.listeners import is_loopback
 
 USERS: Final = "users"
 PLUGINS: Final = "sluice.authenticators"  # the group of entry points
@@ -173,16 +173,9 @@ def _check_url(name: str, url: str, secure: str, plain: str, has_tls: bool = Fal
         is_valid = False
     if not is_valid or parts.username is not None:
         return f"{name} begins with {secure}:// and has a host and no user, not {url!r}"
-    if parts.scheme == plain and not has_tls and not _is_loopback(parts.hostname or ""):
+    if parts.scheme == plain and not has_tls and not is_loopback(parts.hostname or ""):
         return f"{name} must begin with {secure}://: only a server on this machine may do without TLS"
     return ""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check_files(table: Any) -> str:

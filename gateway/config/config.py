@@ -180,7 +180,7 @@ def _set_from_environment(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def _with_line(error: ConfigError, config: Config, path: str, text: str) -> ConfigError:
-    """The same error with the line of the file, if it is about a setting of the file."""
+    """An error with the line of the file prepended, if it is about a setting of the file."""
     key = error.key
     where, named = f" in {path}", str(error)
     setting_of = next((each for each in keys() if key == each or key.startswith((f"{each}.", f"{each}["))), "")

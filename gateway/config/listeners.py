@@ -1,7 +1,7 @@
 """Settings of a listener: one table of `[[mqtt.listeners]]`."""
 
 from dataclasses import dataclass
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -124,6 +124,14 @@ def _check_proxies(listener: ListenerConfig) -> str:
     if listener.trusted_proxies and not listener.proxy_protocol:
         return "trusted_proxies has no meaning without proxy_protocol"
     return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine by its name or address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def parse_address(text: str) -> tuple[str, int]:

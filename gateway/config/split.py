@@ -1,11 +1,10 @@
 """Settings of a store and gateways in separate processes: the table `[split]`."""
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 
 from gateway.config.limits import addresses, bounded, check_table, one_of, setting
-from gateway.config.listeners import parse_address
+from gateway.config.listeners import is_loopback, parse_address
 
 _MAX_GATEWAYS: Final = 64  # that one process supervises
 
@@ -92,13 +91,6 @@ def check_listen(address: str, has_tls: bool) -> str:
         return f"listen: {error}"
     if port < 0 and has_tls:
         return "certificate is for TCP: split.listen is a Unix socket, which is protected by its folder"
-    if port >= 0 and not has_tls and not _is_loopback(host):
+    if port >= 0 and not has_tls and not is_loopback(host):
         return f"listen {address}: anybody could access the store: set split.certificate, split.key and split.ca"
     return ""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
