@@ -33,7 +33,7 @@ from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from cloud_sdk.transport.connection import ANSWER_S, NodeConnection, Retry, is_transient
-from cloud_sdk.transport.status import stream_error
+from cloud_sdk.transport.status import keep_status, stream_error
 
 _MAX_SENT: Final = 16_384  # settlements of one kind in one request
 _MAX_UNSETTLED: Final = 16_384  # settlements without an answer; beyond it no more messages are received
@@ -284,6 +284,7 @@ class MemberStream:
         """Open a stream. Raises `ClientClosed`, and `InvalidArgument` for files of TLS."""
         stub = self._stub = self._connection.stub
         call: _Call = stub.Consume(None, metadata=self._connection.metadata)
+        keep_status(call)
         self._is_introduced = False
         self._reader = asyncio.create_task(self._read(call))
         return call

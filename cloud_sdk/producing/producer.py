@@ -23,7 +23,7 @@ from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceErr
 from cloud_sdk.message import STORED, Receipt
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import NodeConnection, Retry, is_transient
-from cloud_sdk.transport.status import stream_error
+from cloud_sdk.transport.status import keep_status, stream_error
 
 MAX_MESSAGE_BYTES: Final = 8 << 20  # a node's limit, as it is configured by default
 _MAX_REQUEST_BYTES: Final = 512 << 10
@@ -197,6 +197,7 @@ class Producer:
         stream breaks."""
         stub = self._connection.stub
         call = stub.Produce(None, metadata=self._connection.metadata)
+        keep_status(call)
         reader = asyncio.create_task(self._read(call, retry))
         reader.add_done_callback(lambda _: self._wake_up.set())
         try:

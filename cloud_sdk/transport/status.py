@@ -2,7 +2,9 @@
 
 import asyncio
 import re
-from typing import Any, Final, cast
+from collections.abc import Coroutine
+from typing import Any, Final, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import grpc
 import grpc.aio
@@ -41,6 +43,12 @@ _UNTRUSTED: Final = re.compile(r"(CERTIFICATE_VERIFY_FAILED)(?:: ([^:]+))?|Hostn
 _STATUS_S: Final = 1.0  # for the node's status to arrive after a write has failed
 _POLL_S: Final = 0.005
 
+_Stream: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
+_Result = TypeVar("_Result")
+_STATUSES: Final[WeakKeyDictionary[_Stream, tuple[grpc.StatusCode, str | None, grpc.aio.Metadata]]] = (
+    WeakKeyDictionary()
+)  # the node's
+
 
 def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
     """The SDK's error for the status of a call."""
@@ -57,14 +65,39 @@ def from_rpc(error: grpc.aio.AioRpcError) -> SluiceError:
     return kind(message) if kind is not None else NodeError(f"{error.code().name}: {message}")
 
 
-async def stream_error(call: "grpc.aio.StreamStreamCall[Any, Any]") -> SluiceError:
+def keep_status(call: _Stream) -> None:
+    """Remember the status with which the node ends a stream that was just opened, for `stream_error`. If the status
+    comes while a write is under way, the write fails after it, and gRPC replaces the status by one of its own
+    (`set_internal_error` of `grpc.aio`)."""
+    call.add_done_callback(_on_status)
+
+
+def _on_status(call: _Stream) -> None:
+    if _result(call.details()) != _FROM_CORE:
+        _STATUSES.setdefault(call, (_result(call.code()), _result(call.details()), _result(call.trailing_metadata())))
+
+
+def _result(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """What a coroutine returns that has nothing to wait for, as those of a call that has ended."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast("_Result", end.value)
+    raise RuntimeError("the call has no status")
+
+
+async def stream_error(call: _Stream) -> SluiceError:
     """The error of a stream that cannot be written to. If the node has ended the stream, its status tells why. The
     status may arrive a moment after the failed write, so this waits for it."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _STATUS_S
-    while await call.details() == _FROM_CORE and loop.time() < until:  # noqa: ASYNC110 - there is no event for that
+    while await call.details() == _FROM_CORE and call not in _STATUSES and loop.time() < until:  # noqa: ASYNC110 - there is no event for that
         await asyncio.sleep(_POLL_S)
-    code, details = await call.code(), await call.details()
+    code, details, trailing = _STATUSES.get(call) or (
+        await call.code(),
+        await call.details(),
+        await call.trailing_metadata(),
+    )
     if code is grpc.StatusCode.OK:
         return Unavailable("the node ended the stream")
-    return from_rpc(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), await call.trailing_metadata(), details, ""))
+    return from_rpc(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details, ""))
