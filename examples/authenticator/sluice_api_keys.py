@@ -18,7 +18,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.auth.authenticator import Credentials, Denial, Grant, Unavailable
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Unavailable
 
 
 class ApiKeys:

@@ -1,6 +1,7 @@
 """Authentication and authorization: who a client is, and what it may do.
 
-`scram` and `saslprep` (proofs of passwords) and `permissions` (rules about topics) do no I/O. `passwords` checks
-passwords in threads. `authority` knows users and rules for all fronts of a process. `callers` uses all of them for
-calls over gRPC and HTTP, `gateway.broker.authentication` for MQTT connections.
+`authenticators` is the chain that knows users, `credentials` checks what they prove themselves with, `rules` says what
+they may do. `authority` knows users and rules for all fronts of a process. `callers` uses all of them for calls over
+gRPC and HTTP, `gateway.broker.authentication` for MQTT connections. Checks of passwords run in threads. `bans`,
+`attempts` (wrong passwords) and `audit` concern all fronts alike.
 """

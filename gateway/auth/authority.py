@@ -12,15 +12,15 @@ from typing import Final
 
 from gateway.auth.attempts import source_of
 from gateway.auth.audit import AuditLog
-from gateway.auth.authenticator import Credentials, Denial, Grant, Link
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Link
+from gateway.auth.authenticators.chain import Chain, Step
 from gateway.auth.bans import Bans, ClientBanned
-from gateway.auth.chain import Chain, Step
+from gateway.auth.credentials.passwords import Passwords
+from gateway.auth.credentials.scram import ITERATIONS, mock_user
 from gateway.auth.identity import Identity
-from gateway.auth.passwords import Passwords
-from gateway.auth.permissions import Permissions, RuleBook
 from gateway.auth.refusal import ClientRefused
-from gateway.auth.roles import rules_in_order
-from gateway.auth.scram import ITERATIONS, mock_user
+from gateway.auth.rules.permissions import Permissions, RuleBook
+from gateway.auth.rules.roles import rules_in_order
 from gateway.config.audit import AuditConfig
 from gateway.config.auth import USERS, AuthConfig
 from gateway.mqtt.reasons import ReasonCode
@@ -159,7 +159,7 @@ class Authority:
     async def permissions(self, identity: Identity, source: str) -> Permissions | None:
         """What rules allow a user: no default counts. None: it may do everything.
 
-        source: see `gateway.auth.sources.host_of`. Raises StoreError.
+        source: see `gateway.auth.rules.sources.host_of`. Raises StoreError.
         """
         return (await self._account(identity.user_name, identity.grant)).permissions(b"", False, source)
 

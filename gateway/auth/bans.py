@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
-from gateway.auth.sources import LOCAL, address_of
+from gateway.auth.rules.sources import LOCAL, address_of
 from gateway.mqtt.reasons import ReasonCode
 from store.api import AccountStore, Ban, Commit
 
@@ -78,7 +78,7 @@ class BanIndex:
     def find(self, client_id: bytes, user: bytes, source: str, now_ms: int) -> Ban | None:
         """The ban that is in force for a client.
 
-        client_id, user: b"" for none. source: see `gateway.auth.sources.host_of`.
+        client_id, user: b"" for none. source: see `gateway.auth.rules.sources.host_of`.
         """
         for kind, name in ((CLIENT, client_id), (USER, user)):
             if name:

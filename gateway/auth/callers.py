@@ -20,15 +20,15 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakSet
 
-from gateway.auth.access_keys import AccessKey, AccessKeys, Signature, signature_of
 from gateway.auth.attempts import source_of
 from gateway.auth.audit import AUTHENTICATION, AUTHORIZATION, AuditLog, Event
-from gateway.auth.authenticator import Credentials, Grant
+from gateway.auth.authenticators.authenticator import Credentials, Grant
 from gateway.auth.authority import NOT_BASIC, WRONG, Authority, UserDisabled, WrongPassword, login_failure_line
 from gateway.auth.bans import ClientBanned
+from gateway.auth.credentials.access_keys import AccessKey, AccessKeys, Signature, signature_of
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
-from gateway.auth.sources import host_of
+from gateway.auth.rules.sources import host_of
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.throttled_log import ThrottledLog
 from store.api import Action, Commit, Resource, User

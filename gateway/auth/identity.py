@@ -1,9 +1,9 @@
 """The identity of a client: who it is, how that was proven, and what it may do."""
 
-from gateway.auth.authenticator import Grant
-from gateway.auth.permissions import Permissions
-from gateway.auth.rule_text import rule_text
-from gateway.auth.sources import host_of
+from gateway.auth.authenticators.authenticator import Grant
+from gateway.auth.rules.permissions import Permissions
+from gateway.auth.rules.rule_text import rule_text
+from gateway.auth.rules.sources import host_of
 from store.api import Action, User
 
 
@@ -24,7 +24,7 @@ class Identity:
     )
 
     def __init__(self, client_id: bytes, allows_by_default: bool, peer: str) -> None:
-        """peer: see `gateway.auth.sources.host_of`."""
+        """peer: see `gateway.auth.rules.sources.host_of`."""
         self.client_id = client_id  # b"": none
         self.called = client_id  # the client id by which it may be banned
         self.allows_by_default = allows_by_default  # applies where no rule does
@@ -38,7 +38,7 @@ class Identity:
 
     @property
     def source(self) -> str:
-        """See `gateway.auth.sources.host_of`. Computed each time, because hardly any rules ask for it."""
+        """See `gateway.auth.rules.sources.host_of`. Computed each time, because hardly any rules ask for it."""
         return host_of(self.peer)
 
     def denying_rule(self, action: Action, topic: bytes) -> str:

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 from gateway.auth.attempts import source_of
 from gateway.auth.audit import AUTHENTICATION, AUTHORIZATION, Event
-from gateway.auth.authenticator import Credentials, Grant
+from gateway.auth.authenticators.authenticator import Credentials, Grant
 from gateway.auth.authority import (
     WRONG,
     Authority,
@@ -19,11 +19,11 @@ from gateway.auth.authority import (
     may_publish_will,
 )
 from gateway.auth.bans import BanIndex, ClientBanned, of_targets
+from gateway.auth.credentials.scram import METHOD, NONCE_SIZE, ScramError, ServerExchange, WrongProof
 from gateway.auth.identity import Identity
-from gateway.auth.permissions import Permissions
 from gateway.auth.refusal import ClientGone, ClientRefused
-from gateway.auth.scram import METHOD, NONCE_SIZE, ScramError, ServerExchange, WrongProof
-from gateway.auth.sources import host_of
+from gateway.auth.rules.permissions import Permissions
+from gateway.auth.rules.sources import host_of
 from gateway.connection.connection import Connection
 from gateway.connection.enhanced_auth import EnhancedAuthentication
 from gateway.mqtt.encode import Explanation, auth

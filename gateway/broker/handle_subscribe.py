@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from gateway.auth.permissions import Permissions
+from gateway.auth.rules.permissions import Permissions
 from gateway.broker.session_checkpoint import (
     records_of_subscribed,
     records_of_unsubscribed,

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final
 
 from gateway.auth.identity import Identity
-from gateway.auth.sources import LOCAL_PEER
+from gateway.auth.rules.sources import LOCAL_PEER
 from gateway.connection.callbacks import LifetimeCallbacks, RequestCallbacks
 from gateway.connection.enhanced_auth import EnhancedAuthentication
 from gateway.connection.handle_publish import AppendQueue, PublishBatch, PublishHandler

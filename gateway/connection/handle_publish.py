@@ -11,7 +11,7 @@ from math import inf
 from time import time
 from typing import Final
 
-from gateway.auth.permissions import Permissions
+from gateway.auth.rules.permissions import Permissions
 from gateway.connection.callbacks import UnreachedMessages
 from gateway.mqtt.decode import Decoder
 from gateway.mqtt.encode import Explanation, puback, pubcomp, pubrec

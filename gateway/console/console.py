@@ -25,7 +25,7 @@ from gateway.auth.audit import AUTHENTICATION, Event
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
 from gateway.auth.refusal import ClientRefused
-from gateway.auth.sources import host_of
+from gateway.auth.rules.sources import host_of
 from gateway.console.assets import Assets
 from gateway.console.live import LiveStreams, Sampler
 from gateway.console.pages import access, clients, cluster, groups, held, messages, storage, topics

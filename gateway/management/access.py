@@ -10,10 +10,10 @@ from typing import Final
 
 import grpc
 
-from gateway.auth.roles import MAX_ROLES, MAX_ROLES_OF_USER, RoleError, check_roles, rules_in_order
-from gateway.auth.rule_text import RuleError, parse_request, parse_rule, rule_text
-from gateway.auth.scram import ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS, SALT_SIZE, new_user
-from gateway.auth.sources import LOCAL, host_of
+from gateway.auth.credentials.scram import ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS, SALT_SIZE, new_user
+from gateway.auth.rules.roles import MAX_ROLES, MAX_ROLES_OF_USER, RoleError, check_roles, rules_in_order
+from gateway.auth.rules.rule_text import RuleError, parse_request, parse_rule, rule_text
+from gateway.auth.rules.sources import LOCAL, host_of
 from gateway.broker.append import append
 from gateway.management.acl_check import OwnedRule, Question, UnusableName, judge
 from gateway.management.paging import AT_ONCE, MAX_PAGE, after_of, page_size

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Final
 
-from gateway.auth.permissions import RuleBook
-from gateway.auth.rule_text import rule_text
-from gateway.auth.sources import Networks
+from gateway.auth.rules.permissions import RuleBook
+from gateway.auth.rules.rule_text import rule_text
+from gateway.auth.rules.sources import Networks
 from gateway.mqtt.packets import SubscriptionRequest
 from gateway.topics.destination import InvalidDestination, parse_destination
 from gateway.topics.subscribe_request import SubscribeRequest
@@ -28,7 +28,7 @@ class Question:
 
     user: bytes  # b"": none
     client_id: bytes
-    source: str  # see `gateway.auth.sources.host_of`
+    source: str  # see `gateway.auth.rules.sources.host_of`
     action: Action
     kind: Resource
     name: bytes  # a topic; a filter, also of a shared subscription; a group, a client id, an area

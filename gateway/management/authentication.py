@@ -4,13 +4,13 @@ from typing import Final
 
 import grpc
 
-from gateway.auth.authenticator import Credentials, Grant
+from gateway.auth.authenticators.authenticator import Credentials, Grant
+from gateway.auth.authenticators.chain import Step
 from gateway.auth.authority import DISABLED, Authority
 from gateway.auth.bans import ClientBanned
-from gateway.auth.chain import Step
 from gateway.auth.refusal import ClientRefused
-from gateway.auth.rule_text import rule_text
-from gateway.auth.sources import LOCAL, LOCAL_PEER, host_of
+from gateway.auth.rules.rule_text import rule_text
+from gateway.auth.rules.sources import LOCAL, LOCAL_PEER, host_of
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
 from gateway.mqtt.reasons import ReasonCode

@@ -6,7 +6,7 @@ from typing import Final
 import grpc
 
 from gateway.auth.bans import ADDRESS, CLIENT, MAX_BANS, USER, is_in_force, kind_of, now_ms, of_targets
-from gateway.auth.sources import LOCAL, host_of, network_text
+from gateway.auth.rules.sources import LOCAL, host_of, network_text
 from gateway.broker.append import append
 from gateway.management.paging import MAX_PAGE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb

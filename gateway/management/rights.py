@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Caller
-from gateway.auth.sources import host_of
+from gateway.auth.rules.sources import host_of
 from gateway.management.methods import Method
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC, Action, Kind, Right
 from gateway.rpc.status import RequestError

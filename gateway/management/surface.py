@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from gateway.auth.audit import ADMINISTRATION, AuditLog, Event
-from gateway.auth.sources import host_of
+from gateway.auth.rules.sources import host_of
 from gateway.management.methods import Method
 from gateway.management.rights import NODE_USER, Manager, require, resource_of
 from gateway.observe.throttled_log import ThrottledLog

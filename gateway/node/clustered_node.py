@@ -16,8 +16,8 @@ from typing import Final, cast
 import msgspec
 
 from gateway.auth.audit import AuditLog
+from gateway.auth.authenticators.links import links_of
 from gateway.auth.authority import Authority
-from gateway.auth.links import links_of
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.config.store import store_config

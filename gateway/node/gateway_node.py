@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from gateway.auth.audit import AuditLog
+from gateway.auth.authenticators.links import links_of
 from gateway.auth.authority import Authority
-from gateway.auth.links import links_of
 from gateway.broker.client_ownership import gateway_name
 from gateway.config.config import Config
 from gateway.http.front import HttpFront, HttpPages

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from gateway.auth.audit import AuditLog
+from gateway.auth.authenticators.links import links_of
 from gateway.auth.authority import Authority
-from gateway.auth.links import links_of
 from gateway.broker.maintenance import Maintenance
 from gateway.config.config import Config
 from gateway.config.reload import Changes

@@ -8,9 +8,9 @@ from typing import Final
 import grpc.aio
 
 from cloud_sdk.proto.sluice_pb2_grpc import add_SluiceServicer_to_server
-from gateway.auth.access_keys import AccessKeys
 from gateway.auth.authority import Authority
 from gateway.auth.callers import Callers
+from gateway.auth.credentials.access_keys import AccessKeys
 from gateway.config.services import GrpcConfig
 from gateway.management.grpc_api import handlers
 from gateway.management.surface import Management

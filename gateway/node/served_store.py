@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from gateway.auth.audit import AuditLog
-from gateway.auth.authenticator import Link
+from gateway.auth.authenticators.authenticator import Link
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import SplitMaintenance
 from gateway.broker.remote_sessions import RemoteSessions

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from gateway.auth.links import links_of
+from gateway.auth.authenticators.links import links_of
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.config.store import store_config

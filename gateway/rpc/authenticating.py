@@ -34,7 +34,7 @@ _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 _UNIMPLEMENTED: Final = "this method is not implemented"
 _UNREADABLE: Final = object()  # stands for a request that cannot be parsed
 _SELF_CHECKING: Final = frozenset((PREFIX + "Consume",))  # streams that check requests and caller themselves
-_SIGNED_TIME: Final = "x-mq-date-time"  # see `gateway.auth.access_keys`
+_SIGNED_TIME: Final = "x-mq-date-time"  # see `gateway.auth.credentials.access_keys`
 _CLIENT_ID: Final = "x-mq-client-id"  # of RocketMQ clients
 
 Context = Any  # `grpc.aio.ServicerContext` of any request and reply

@@ -144,7 +144,7 @@ def _list(arguments: Arguments) -> int:
 
 def _chooser(arguments: Arguments) -> Callable[[str], bool]:
     """Whether a rule is listed."""
-    from gateway.auth.rule_text import ACTIONS, parse_rule  # noqa: PLC0415
+    from gateway.auth.rules.rule_text import ACTIONS, parse_rule  # noqa: PLC0415
     from store.api import Resource  # noqa: PLC0415
 
     if arguments.action is not None and arguments.action not in ACTIONS:

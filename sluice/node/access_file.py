@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway.auth.rule_text import RuleError, parse_rule, rule_text
+from gateway.auth.rules.rule_text import RuleError, parse_rule, rule_text
 from gateway.management.proto import management_pb2 as pb
 from sluice.console.command import CommandError
 from sluice.node import management

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.auth.links import AuthenticatorError
+from gateway.auth.authenticators.links import AuthenticatorError
 from gateway.config.config import ConfigError, load
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER

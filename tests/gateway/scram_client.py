@@ -5,7 +5,7 @@ import hmac
 from base64 import b64decode, b64encode
 from functools import lru_cache
 
-from gateway.auth.saslprep import prepared
+from gateway.auth.credentials.saslprep import prepared
 
 
 class ScramClient:

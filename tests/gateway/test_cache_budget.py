@@ -1,6 +1,6 @@
 """Caches by topic have bounds in bytes: many small ones share a bound, and long topics are not cached."""
 
-from gateway.auth.permissions import RuleBook
+from gateway.auth.rules.permissions import RuleBook
 from gateway.management.access import parse_rule
 from gateway.mqtt.aliases import TopicAliases
 from gateway.rpc.limits import RpcLimits

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.auth.scram import proves, salted
+from gateway.auth.credentials.scram import proves, salted
 from gateway.node.node import Node
 from sluice.cli import main
 from store.config import StoreConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import record
-from gateway.auth.scram import new_user
+from gateway.auth.credentials.scram import new_user
 from gateway.broker.append import append
 from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, Kind
 from sluice.cli import main

@@ -6,7 +6,8 @@ import os
 import aiohttp
 import pytest
 
-from gateway.auth import attempts, passwords
+from gateway.auth import attempts
+from gateway.auth.credentials import passwords
 from gateway.node.node import Node
 from store.api import User
 from tests.gateway.conftest import MakeNode

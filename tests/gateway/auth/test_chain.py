@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.auth import chain as chain_module
-from gateway.auth.authenticator import Credentials, Denial, Grant, Link, Unavailable
-from gateway.auth.chain import Chain, Step
-from gateway.auth.passwords import Passwords
+from gateway.auth.authenticators import chain as chain_module
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Link, Unavailable
+from gateway.auth.authenticators.chain import Chain, Step
+from gateway.auth.credentials.passwords import Passwords
 from gateway.auth.refusal import ClientRefused
 from gateway.config.auth import AuthConfig
 from gateway.mqtt.reasons import ReasonCode
@@ -157,7 +157,7 @@ async def test_answers_are_cached_for_a_time(chains: Chains, monkeypatch: pytest
 
 async def test_a_cached_answer_does_not_outlive_its_grant(chains: Chains, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("gateway.auth.authenticator.time", lambda: now)
+    monkeypatch.setattr("gateway.auth.authenticators.authenticator.time", lambda: now)
     fake = Fake(alice=granted("alice", expires=1030.0))
     chain = chains.of({"http": fake})
     assert await chain.authenticate(ALICE, PEER) is not None

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gateway.auth.authenticator import Credentials, Denial, Grant, Unavailable
-from gateway.auth.http_authenticator import HttpAuthenticator
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Unavailable
+from gateway.auth.authenticators.http_authenticator import HttpAuthenticator
 from gateway.config.auth import HttpAuthConfig
 from tests.gateway.conftest import MakeNode
 from tests.gateway.people import login, set_rules, set_user

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from cloud_sdk.proto.sluice_pb2 import PartitionsRequest
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
-from gateway.auth.authenticator import Credentials, Denial, Grant, Unavailable
-from gateway.auth.jwt_authenticator import JwtAuthenticator
-from gateway.auth.key_set import KeySet, public_keys
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Unavailable
+from gateway.auth.authenticators.jwt_authenticator import JwtAuthenticator
+from gateway.auth.authenticators.key_set import KeySet, public_keys
 from gateway.config.auth import JwtConfig
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
@@ -168,7 +168,7 @@ def test_keys_that_could_not_be_safe_are_left_out() -> None:
 
 async def test_a_key_set_is_read_again_for_an_unknown_key_at_a_limited_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("gateway.auth.key_set.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.auth.authenticators.key_set.monotonic", lambda: now)
     current: list[bytes | Exception] = [Unavailable("down")]
     reads = 0
 

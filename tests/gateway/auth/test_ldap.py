@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ldap3.utils.dn import parse_dn
 
-from gateway.auth.authenticator import Credentials, Denial, Grant, Unavailable
-from gateway.auth.ldap_authenticator import LdapAuthenticator, escaped
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Unavailable
+from gateway.auth.authenticators.ldap_authenticator import LdapAuthenticator, escaped
 from gateway.config.auth import LdapConfig
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.auth import passwords
-from gateway.auth.passwords import Passwords
+from gateway.auth.credentials import passwords
+from gateway.auth.credentials.passwords import Passwords
+from gateway.auth.credentials.scram import new_user
 from gateway.auth.refusal import ClientRefused
-from gateway.auth.scram import new_user
 from gateway.mqtt.reasons import ReasonCode
 
 ALICE = new_user(b"alice", b"wonderland", b"salt of alice", 4096)

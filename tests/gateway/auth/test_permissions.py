@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.permissions import Permissions, RuleBook
-from gateway.auth.rule_text import parse_rule
+from gateway.auth.rules.permissions import Permissions, RuleBook
+from gateway.auth.rules.rule_text import parse_rule
 from matcher.names import is_valid_filter, matches
 from store.api import ALL_ACTIONS, Action, Resource, Rule
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cloud_sdk import Client, Credentials, NotAllowed
 from cloud_sdk.errors import Unauthenticated
-from gateway.auth.roles import MAX_DEPTH, MAX_INHERITED, RoleError, all_inherited, check_roles, rules_in_order
-from gateway.auth.rule_text import parse_rule, rule_text
+from gateway.auth.rules.roles import MAX_DEPTH, MAX_INHERITED, RoleError, all_inherited, check_roles, rules_in_order
+from gateway.auth.rules.rule_text import parse_rule, rule_text
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.node import Node

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.rule_text import ACTIONS_OF, AREAS, RuleError, parse_request, parse_rule, rule_text
+from gateway.auth.rules.rule_text import ACTIONS_OF, AREAS, RuleError, parse_request, parse_rule, rule_text
 from gateway.management.methods import METHODS
 from gateway.management.proto.options_pb2 import CLUSTER, Kind
 from gateway.management.proto.options_pb2 import Action as ProtoAction

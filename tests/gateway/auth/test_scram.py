@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.saslprep import prepared
-from gateway.auth.scram import ScramError, ServerExchange, WrongProof, mock_user, new_user, proves, salted
+from gateway.auth.credentials.saslprep import prepared
+from gateway.auth.credentials.scram import ScramError, ServerExchange, WrongProof, mock_user, new_user, proves, salted
 from store.api import User
 from tests.gateway.scram_client import ScramClient
 

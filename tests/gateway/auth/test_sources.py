@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cloud_sdk import Client, Credentials, InvalidArgument
-from gateway.auth.sources import LOCAL_PEER, Networks, host_of, network_text
+from gateway.auth.rules.sources import LOCAL_PEER, Networks, host_of, network_text
 from gateway.management.proto import management_pb2 as pb
 from gateway.node.node import Node
 from tests.gateway.conftest import MakeNode

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from cloud_sdk import Client, Credentials, InvalidArgument
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.auth.rule_text import ACTIONS_OF
+from gateway.auth.rules.rule_text import ACTIONS_OF
 from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as rocket
 from record.layout import FLAG_DELAYED, FLAG_HALF

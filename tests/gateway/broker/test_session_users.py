@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.auth.rule_text import parse_rule
+from gateway.auth.rules.rule_text import parse_rule
 from gateway.broker.append import append
 from gateway.config.config import ConfigError, load
 from gateway.node.node import Node

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
-from gateway.auth.rule_text import ACTIONS_OF, AREAS
+from gateway.auth.rules.rule_text import ACTIONS_OF, AREAS
 from gateway.management.methods import METHODS, Method
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, SUB, Action, Kind, Right

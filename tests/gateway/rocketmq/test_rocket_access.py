@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from cloud_sdk import Credentials
-from gateway.auth.access_keys import AccessKeys, AccessKeysError, Signature, signature_of
+from gateway.auth.credentials.access_keys import AccessKeys, AccessKeysError, Signature, signature_of
 from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from tests.gateway.conftest import MakeNode, make_node

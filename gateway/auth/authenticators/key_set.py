@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from gateway.auth.authenticator import Unavailable
+from gateway.auth.authenticators.authenticator import Unavailable
 from gateway.observe.throttled_log import ThrottledLog
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Protocol
 
-from gateway.auth.sources import host_of
+from gateway.auth.rules.sources import host_of
 from store.api import Rule
 
 
@@ -21,7 +21,7 @@ class Credentials:
     is_token: bool = False  # it came as `Bearer`, without a name
     client_id: bytes = b""  # of MQTT; b"": none
     front: str = "mqtt"  # "mqtt", "grpc" or "http"
-    peer: str = ""  # see `gateway.auth.sources.host_of`
+    peer: str = ""  # see `gateway.auth.rules.sources.host_of`
 
     @property
     def source(self) -> str:

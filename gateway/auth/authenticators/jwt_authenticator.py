@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import jwt
 
-from gateway.auth.authenticator import Credentials, Denial, Grant, Unavailable
-from gateway.auth.https_client import HttpsClient
-from gateway.auth.json_grant import GrantError, grant_of
-from gateway.auth.key_set import MAX_SET, KeySet, PublicKey, read_file
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Unavailable
+from gateway.auth.authenticators.https_client import HttpsClient
+from gateway.auth.authenticators.json_grant import GrantError, grant_of
+from gateway.auth.authenticators.key_set import MAX_SET, KeySet, PublicKey, read_file
 from gateway.config.auth import JwtConfig
 
 THREADS: Final = 2

@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from typing import Final
 
-from gateway.auth.saslprep import prepared
+from gateway.auth.credentials.saslprep import prepared
 from store.api import User
 
 METHOD: Final = b"SCRAM-SHA-256"

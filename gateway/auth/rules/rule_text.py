@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from gateway.auth.permissions import CLIENT_ID, USER_NAME
-from gateway.auth.sources import network_text
+from gateway.auth.rules.permissions import CLIENT_ID, USER_NAME
+from gateway.auth.rules.sources import network_text
 from matcher.names import MAX_LENGTH, has_wildcard, is_valid_filter, split_shared
 from store.api import ALL_ACTIONS, Action, Resource, Rule
 

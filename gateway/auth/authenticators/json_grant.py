@@ -3,9 +3,9 @@
 import math
 from typing import Final
 
-from gateway.auth.authenticator import Grant
-from gateway.auth.roles import MAX_ROLES_OF_USER
-from gateway.auth.rule_text import RuleError, parse_rule
+from gateway.auth.authenticators.authenticator import Grant
+from gateway.auth.rules.roles import MAX_ROLES_OF_USER
+from gateway.auth.rules.rule_text import RuleError, parse_rule
 from store.api import Rule
 
 _MAX_RULES: Final = 64

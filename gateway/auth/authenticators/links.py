@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Final
 
-from gateway.auth.authenticator import Authenticator, Link
-from gateway.auth.http_authenticator import HttpAuthenticator
+from gateway.auth.authenticators.authenticator import Authenticator, Link
+from gateway.auth.authenticators.http_authenticator import HttpAuthenticator
 from gateway.config.auth import PLUGINS, USERS, AuthConfig, PluginConfig
 
 _MARGIN_S: Final = 1.0  # beside the time that an authenticator gives itself
@@ -33,7 +33,7 @@ def _links(config: AuthConfig) -> Iterator[Link]:
 def _link(name: str, config: AuthConfig) -> Link:
     match name:
         case "jwt":
-            from gateway.auth.jwt_authenticator import JwtAuthenticator  # noqa: PLC0415
+            from gateway.auth.authenticators.jwt_authenticator import JwtAuthenticator  # noqa: PLC0415
 
             seconds = config.jwt.timeout_s + _MARGIN_S
             return Link(name, JwtAuthenticator(config.jwt), seconds, config.max_waiting, is_guessable=False)
@@ -41,7 +41,7 @@ def _link(name: str, config: AuthConfig) -> Link:
             http = config.http
             return Link(name, HttpAuthenticator(http), http.timeout_s + _MARGIN_S, http.max_parallel)
         case "ldap":
-            from gateway.auth.ldap_authenticator import LdapAuthenticator  # noqa: PLC0415
+            from gateway.auth.authenticators.ldap_authenticator import LdapAuthenticator  # noqa: PLC0415
 
             ldap = config.ldap
             return Link(name, LdapAuthenticator(ldap), ldap.timeout_s + _MARGIN_S, ldap.max_parallel)

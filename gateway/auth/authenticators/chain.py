@@ -16,9 +16,9 @@ from time import monotonic
 from typing import Final
 
 from gateway.auth.attempts import source_of
-from gateway.auth.authenticator import Credentials, Denial, Grant, Link, Unavailable
-from gateway.auth.json_grant import is_user_name
-from gateway.auth.passwords import Passwords
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Link, Unavailable
+from gateway.auth.authenticators.json_grant import is_user_name
+from gateway.auth.credentials.passwords import Passwords
 from gateway.auth.refusal import ClientRefused
 from gateway.config.auth import USERS, AuthConfig
 from gateway.mqtt.reasons import ReasonCode

@@ -5,7 +5,7 @@ from typing import Final
 
 import aiohttp
 
-from gateway.auth.authenticator import Unavailable
+from gateway.auth.authenticators.authenticator import Unavailable
 
 _CHUNK: Final = 65_536
 

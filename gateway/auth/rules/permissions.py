@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.auth.sources import Networks
+from gateway.auth.rules.sources import Networks
 from matcher.cache_budget import CacheBudget
 from matcher.cover import covers_levels, overlap_levels
 from matcher.names import levels_match, split_shared

@@ -13,9 +13,9 @@ import ldap3
 from ldap3.core.exceptions import LDAPException
 from ldap3.utils.dn import parse_dn
 
-from gateway.auth.authenticator import Credentials, Denial, Grant, Unavailable
-from gateway.auth.json_grant import is_user_name
-from gateway.auth.roles import MAX_ROLES_OF_USER
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Unavailable
+from gateway.auth.authenticators.json_grant import is_user_name
+from gateway.auth.rules.roles import MAX_ROLES_OF_USER
 from gateway.config.auth import LdapConfig
 
 _SUCCESS: Final = 0

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.auth.authenticator import Credentials, Denial, Grant, Unavailable
-from gateway.auth.https_client import HttpsClient
-from gateway.auth.json_grant import GrantError, grant_of
+from gateway.auth.authenticators.authenticator import Credentials, Denial, Grant, Unavailable
+from gateway.auth.authenticators.https_client import HttpsClient
+from gateway.auth.authenticators.json_grant import GrantError, grant_of
 from gateway.config.auth import HttpAuthConfig
 
 _MAX_ANSWER: Final = 65_536  # bytes

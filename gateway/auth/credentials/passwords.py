@@ -15,8 +15,8 @@ from time import monotonic
 from typing import Final
 
 from gateway.auth.attempts import FailedLogins, LoginDelays
+from gateway.auth.credentials.scram import proves, salted
 from gateway.auth.refusal import ClientRefused
-from gateway.auth.scram import proves, salted
 from gateway.mqtt.reasons import ReasonCode
 from store.api import User
 

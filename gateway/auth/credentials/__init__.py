@@ -1,0 +1,1 @@
+"""Proofs of who somebody is: passwords, SCRAM and access keys."""
