@@ -554,7 +554,10 @@ async def _end(client: Client) -> None:
     """Close a client with all that waits to be sent. It would wait until that is sent."""
     if (link := _link(client)) is not None:
         link.abort()
-    with suppress(OSError, AssertionError):  # nothing can be sent any more, or it has never begun to connect
+    client._pending, client._pending_data_size = [], 0
+    # It has never begun to connect, or what waits to be sent cannot be written to a connection that was lost: uvloop
+    # raises RuntimeError for that.
+    with suppress(OSError, AssertionError, RuntimeError):
         await client.close()
 
 

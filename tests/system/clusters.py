@@ -133,7 +133,9 @@ class Cluster:
         return next(node for node in self.nodes if node.name == found[0])
 
     def digests(self) -> dict[str, str]:
-        """Of the views of all nodes at one position, when they agree who leads."""
+        """Of the views of all nodes at one position, when they agree who leads and have the log up to now."""
         self.leader()
+        end = max(node.health()["position"] for node in self.nodes)
+        block_until(lambda: all(node.health()["position"] >= end for node in self.nodes))
         position = min(node.health()["position"] for node in self.nodes)
         return {node.name: node.status("--position", str(position))["digest"] for node in self.nodes}

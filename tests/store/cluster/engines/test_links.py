@@ -9,8 +9,10 @@ from contextlib import suppress
 from itertools import count
 
 import pytest
+import uvloop
 
 from sluice.demo.engine_servers import NatsServers
+from store.cluster.engines import open_shared_log
 from store.cluster.shared_log import SharedLog, SharedLogUnavailable
 from store.errors import StoreError
 from tests.store.cluster.engines.engine import Engine, Stream, decided, settle
@@ -229,3 +231,24 @@ async def test_writing_goes_on_when_a_volume_server_was_killed(seaweedfs: Engine
         volume.kill()
         volume.start()
         await load.goes_on()
+
+
+def test_a_log_whose_connection_was_lost_can_be_closed_on_uvloop() -> None:
+    """What waits to be sent then cannot be written to the old connection, which uvloop says with RuntimeError."""
+
+    async def open_at_a_server_that_ends() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b'INFO {"server_id":"s","version":"2.11.0","max_payload":1048576,"headers":true}\r\n')
+            while (line := await reader.readline()) and not line.startswith(b"PING"):
+                pass
+            server.close()
+            writer.write(b"PONG\r\n")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1")
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(SharedLogUnavailable):
+            await open_shared_log(f"nats://127.0.0.1:{port}/log", {"request_timeout_s": _TIMEOUT_S})
+
+    uvloop.run(open_at_a_server_that_ends())
