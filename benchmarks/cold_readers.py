@@ -5,7 +5,8 @@ readers of another node with the same messages, and beside readers of its own. E
 which pulls one partition from its beginning to its end, again and again, as fast as it can. The log is dropped from the
 page cache all the time, unless `--warm` is given. With `--tier`, the old messages are in the tier only, a folder on the
 same disk, and the nodes keep none of them in memory. With `--groups`, each reader is the only member of a group that
-drains the topic in batches of 256, and goes on with a new group when it has come to the end.
+drains the topic in batches of 256, and goes on with a new group when it has come to the end. With `--spark`, each
+reader is a program of Spark with one core, which counts the bytes of all payloads, again and again.
 
 Readers of another node share the processors and the disk with the device, and nothing of the program. What the device
 waits longer beside those of its own is the node's part, which the goal is about.
@@ -54,12 +55,16 @@ def main() -> int:
     parser.add_argument("--warm", action="store_true", help="leave the log in the page cache")
     parser.add_argument("--tier", action="store_true", help="keep the old messages in the tier only")
     parser.add_argument("--groups", action="store_true", help="readers drain the topic as groups")
+    parser.add_argument("--spark", action="store_true", help="readers are programs of Spark")
     parser.add_argument("--folder", type=Path, default=Path("build"), help="the disk to measure on (default: build)")
     parser.add_argument("--read", nargs=2, metavar=("ENDPOINT", "NUMBER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.read:
         endpoint, number = arguments.read
-        asyncio.run(drain(endpoint) if arguments.groups else read(endpoint, int(number)))
+        if arguments.spark:
+            scan(endpoint)
+        else:
+            asyncio.run(drain(endpoint) if arguments.groups else read(endpoint, int(number)))
         return 0
     if not LOADER.exists():
         print("the load generator is not built: make bench builds it", file=sys.stderr)
@@ -137,7 +142,7 @@ def rounds(own: Node, other: Node, arguments: argparse.Namespace) -> Iterator[Ro
 
     def beside_readers(of: Node) -> tuple[Sample, float]:
         with (
-            reading(of.endpoint, arguments.readers, arguments.groups) as readers,
+            reading(of.endpoint, arguments) as readers,
             evicting(None if arguments.warm else of.log),
         ):
             before, began = read_so_far(readers), time.monotonic()
@@ -179,14 +184,26 @@ async def drain(endpoint: str) -> None:
                     print(count, flush=True)
 
 
+def scan(endpoint: str) -> None:
+    """Read everything with Spark until the process is ended. Prints as `read` does, after each scan."""
+    from streaming.session import spark_session  # noqa: PLC0415 - the other readers need no Spark
+
+    spark = spark_session("cold readers", master="local[1]", shuffle_partitions=1)
+    spark.read.format("sluice").option("endpoint", endpoint).option("parent", _TOPIC).load().createTempView("old")
+    count = 0
+    while True:
+        (row,) = spark.sql("SELECT count(*), sum(length(payload)) FROM old").collect()
+        count += int(row[0])
+        print(count, flush=True)
+
+
 class Reader:
     """A process that reads, and what it has read so far."""
 
-    def __init__(self, endpoint: str, number: int, is_group: bool) -> None:
+    def __init__(self, endpoint: str, number: int, flags: list[str]) -> None:
         self.count = 0  # messages
         self._has_begun = threading.Event()
-        command = [sys.executable, "-m", "benchmarks.cold_readers", "--read", endpoint, str(number)]
-        command += ["--groups"] if is_group else []
+        command = [sys.executable, "-m", "benchmarks.cold_readers", "--read", endpoint, str(number), *flags]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._follow)
         self._thread.start()
@@ -214,9 +231,10 @@ def read_so_far(readers: list[Reader]) -> int:
 
 
 @contextmanager
-def reading(endpoint: str, count: int, are_groups: bool) -> Iterator[list[Reader]]:
+def reading(endpoint: str, arguments: argparse.Namespace) -> Iterator[list[Reader]]:
     """Have so many processes read. Raises `LoadFailed` if one of them does not."""
-    readers = [Reader(endpoint, number, are_groups) for number in range(count)]
+    flags = [flag for flag, is_set in (("--groups", arguments.groups), ("--spark", arguments.spark)) if is_set]
+    readers = [Reader(endpoint, number, flags) for number in range(arguments.readers)]
     try:
         for reader in readers:
             reader.wait_until_it_reads()

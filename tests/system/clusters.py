@@ -8,10 +8,14 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from cloud_sdk import PartitionBounds
 from sluice.demo.ports import lasting_ports
 from tests.system.conftest import NodeProcess
 from tests.waiting import PATIENCE_S, block_until
@@ -139,3 +143,20 @@ class Cluster:
         block_until(lambda: all(node.health()["position"] >= end for node in self.nodes))
         position = min(node.health()["position"] for node in self.nodes)
         return {node.name: node.status("--position", str(position))["digest"] for node in self.nodes}
+
+
+def rows_of_tasks(endpoint: str, parent: str, planned: Sequence[PartitionBounds]) -> dict[int, list[Any]]:
+    """What tasks of Spark get of each partition, all columns. Skips the test without PySpark."""
+    pytest.importorskip("pyspark")
+    from streaming.source.columns import SCHEMA, checked
+    from streaming.source.options import SourceOptions
+    from streaming.source.planning import LogRange
+    from streaming.source.reading import read_piece
+
+    options = SourceOptions.parse({"endpoint": endpoint, "parent": parent, "pagebytes": "65536"})
+    rows: dict[int, list[Any]] = {}
+    for each in planned:
+        piece = LogRange(parent, each.partition, each.begin, each.end)
+        rows[each.partition] = [row for page in read_piece(options, checked(SCHEMA), piece) for row in page.to_pylist()]
+        assert len(rows[each.partition]) == each.end - each.begin
+    return rows

@@ -9,20 +9,19 @@ import shutil
 import signal
 import subprocess
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cloud_sdk import Client, OutgoingMessage, PartitionBounds
+from cloud_sdk import Client, OutgoingMessage
 from sluice.demo.engine_servers import NatsServers, SeaweedServers, ServerMissing
 from tests.gateway.authority import Authority
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, RawClient, ack
-from tests.system.clusters import Cluster, ClusterNode
+from tests.system.clusters import Cluster, ClusterNode, rows_of_tasks
 from tests.waiting import PATIENCE_S, block_until, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -317,7 +316,6 @@ async def test_a_client_of_all_nodes_goes_on_when_its_node_is_killed(cluster: Cl
 
 async def test_scans_at_followers_are_of_their_copies(cluster: Cluster) -> None:
     """By the SDK and by Spark's tasks, which get what the leader has, while more is published."""
-    pytest.importorskip("pyspark")
     first = await leader(cluster)
     others = [node for node in cluster.nodes if node is not first]
     async with Client(first.endpoint) as client, Client(others[0].endpoint) as other:
@@ -332,8 +330,8 @@ async def test_scans_at_followers_are_of_their_copies(cluster: Cluster) -> None:
             planned = await client.partitions("scan")
             assert sum(each.end for each in planned) >= 20_000
             for place in (others[0], others[1]):
-                rows = await asyncio.to_thread(_rows, place.endpoint, planned)
-                assert rows == await asyncio.to_thread(_rows, first.endpoint, planned)
+                rows = await asyncio.to_thread(rows_of_tasks, place.endpoint, "scan", planned)
+                assert rows == await asyncio.to_thread(rows_of_tasks, first.endpoint, "scan", planned)
             for each in planned:
                 offset = each.begin
                 while offset < each.end:
@@ -351,22 +349,6 @@ async def test_scans_at_followers_are_of_their_copies(cluster: Cluster) -> None:
 
     await asyncio.to_thread(block_until, lambda: all(counts().get(each.name, 0) > 5 for each in others))
     assert counts()[first.name] == 0
-
-
-def _rows(endpoint: str, planned: Sequence[PartitionBounds]) -> dict[int, list[Any]]:
-    """What tasks of Spark get of each partition."""
-    from streaming.source.columns import SCHEMA, checked
-    from streaming.source.options import SourceOptions
-    from streaming.source.planning import LogRange
-    from streaming.source.reading import read_piece
-
-    options = SourceOptions.parse({"endpoint": endpoint, "parent": "scan", "pagebytes": "65536"})
-    rows: dict[int, list[Any]] = {}
-    for each in planned:
-        piece = LogRange("scan", each.partition, each.begin, each.end)
-        rows[each.partition] = [row for page in read_piece(options, checked(SCHEMA), piece) for row in page.to_pylist()]
-        assert len(rows[each.partition]) == each.end - each.begin
-    return rows
 
 
 @pytest.mark.parametrize("whole", [False, True])

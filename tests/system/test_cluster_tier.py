@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from cloud_sdk import Client
 from sluice.demo.engine_servers import SeaweedServers, ServerMissing
 from tests.gateway.raw import RawClient
-from tests.system.clusters import Cluster, ClusterNode
+from tests.system.clusters import Cluster, ClusterNode, rows_of_tasks
 from tests.system.test_kill import stored
 from tests.waiting import until
 
@@ -90,8 +91,28 @@ async def test_every_node_reads_what_left_the_disks(cluster: Cluster) -> None:
     await publish(others[0], range(OLD))
     await fill(others[0], 6 * SEGMENT)
     await until_away(cluster.nodes, 2 * SEGMENT)
-    for node in cluster.nodes:
-        assert (await stored(node.endpoint))["load/old"] == list(range(OLD))
+    async with Client(others[0].endpoint) as client:
+        planned = await client.partitions("load")
+    acknowledged = 0
+
+    async def publish_on() -> None:
+        nonlocal acknowledged
+        device = await RawClient.connect(leader.mqtt_port, b"hot")
+        while True:
+            await device.publish(b"hot/x", b"new")
+            acknowledged += 1
+
+    publishing = asyncio.create_task(publish_on())
+    try:
+        await until(lambda: acknowledged)
+        for node in cluster.nodes:  # by tasks of Spark, beside a device that publishes
+            before = acknowledged
+            rows = await asyncio.to_thread(rows_of_tasks, node.endpoint, "load", planned)
+            assert [int(row["payload"]) for each in rows.values() for row in each] == list(range(OLD))
+            await until(lambda before=before: acknowledged > before)
+    finally:
+        publishing.cancel()
+        await asyncio.gather(publishing, return_exceptions=True)
     for node in others:
         assert figure(node, "sluice_tier_reads_total") > 0, "a follower reads the tier by itself"
         assert "segments are in the tier" in await asyncio.to_thread(node.command_output, "cluster", "status")
