@@ -10,6 +10,7 @@ from gateway.management.audit import AuditService
 from gateway.management.authentication import AuthenticationService
 from gateway.management.bans import BansService
 from gateway.management.clients import ClientsService, SessionDirectory
+from gateway.management.consumers import ConsumersService
 from gateway.management.dead_letters import DeadLettersService
 from gateway.management.groups import GroupsService
 from gateway.management.held import HeldService
@@ -36,6 +37,7 @@ def areas_of(
         "Topics": TopicsService(engine),
         "Messages": MessagesService(engine, limits),
         "Groups": GroupsService(engine, limits),
+        "Consumers": ConsumersService(engine, limits),
         "DeadLetters": DeadLettersService(engine, limits),
         "Clients": ClientsService(engine, sessions),
         "Held": HeldService(engine),

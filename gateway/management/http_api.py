@@ -29,6 +29,7 @@ from gateway.rpc.status import RequestError, invalid, status_of
 from store.errors import StoreError
 
 _BODY_SECONDS: Final = 30.0  # for a body to arrive
+_SHOWN: Final = 200  # characters of a path in a refusal
 _FIELD: Final = re.compile(r"\{(\w+)\}")
 HTTP_STATUS: Final = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -67,6 +68,7 @@ class HttpApi:
         for method in METHODS:
             path = _FIELD.sub(r"{\1:[^/]+}", method.path)  # a name may have braces, too
             app.router.add_route(method.verb, path, partial(self._answer, method))
+        app.router.add_route("*", "/api{rest:(/.*)?}", _unknown)
 
     async def _answer(self, method: Method, request: web.Request) -> web.Response:
         try:
@@ -166,6 +168,20 @@ def _refusal(code: grpc.StatusCode, text: str) -> web.Response:
     status = HTTP_STATUS.get(code, 500)
     body = {"code": code.name, "message": text}
     return web.json_response(body, status=status, headers=_CHALLENGE if status == 401 else None)
+
+
+async def _unknown(request: web.Request) -> web.Response:
+    """Refuse a path that no method has, or one that has other verbs."""
+    path = request.path[:_SHOWN]
+    allowed: set[str] = set()
+    for resource in request.app.router.resources():
+        allowed |= (await resource.resolve(request))[1]
+    allowed.discard("*")  # of this route
+    if not allowed:
+        return _refusal(grpc.StatusCode.NOT_FOUND, f"there is nothing at {path}: see /api/v1/openapi.json")
+    verbs = ", ".join(sorted(allowed))
+    body = {"code": grpc.StatusCode.UNIMPLEMENTED.name, "message": f"{path} takes {verbs}, and not {request.method}"}
+    return web.json_response(body, status=405, headers={"Allow": verbs})
 
 
 async def _openapi(_request: web.Request) -> web.Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import orjson
@@ -9,7 +10,7 @@ import orjson
 import record
 from cloud_sdk.proto import sluice_pb2
 from gateway.broker.append import append
-from gateway.management.paging import AT_ONCE, page_size
+from gateway.management.paging import AT_ONCE, MAX_PAGE, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC
 from gateway.management.rights import Manager, require_one
@@ -24,7 +25,7 @@ from gateway.mqtt.properties import (
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.request_fields import parent_name
-from gateway.rpc.status import invalid
+from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.trace import Trace
 from gateway.rpc.visibility import topic_of
 from gateway.topics.destination import InvalidDestination, frame_to, parse_destination
@@ -58,28 +59,31 @@ class MessagesService:
         return await self._browse(partition_queue(parent, request.partition), request)
 
     async def publish_message(self, request: pb.PublishMessageRequest, manager: Manager) -> pb.PublishMessageReply:
-        topic = valid_topic(request.topic)
-        try:
-            where = parse_destination(topic, time.time_ns() // 1_000_000)
-        except InvalidDestination as error:
-            raise invalid(str(error)) from error
-        await require_one(manager, PUB, TOPIC, where.topic.decode())
-        if request.qos > FLAG_QOS - 1:
-            raise invalid(f"a QoS is 0, 1 or 2, and not {request.qos}")
-        is_text = request.WhichOneof("content") == "text"
-        try:
-            block = number_property(PAYLOAD_FORMAT, 1) if is_text else b""
-            if request.content_type:
-                block += text_property(CONTENT_TYPE, request.content_type.encode())
-            block += b"".join([user_property(each.name.encode(), each.value.encode()) for each in request.properties])
-        except ValueError as error:
-            raise invalid(str(error)) from error
-        payload = request.text.encode() if is_text else request.payload
-        flags = request.qos | (FLAG_RETAIN if request.retain else 0)
-        frame = frame_to(where, flags, 0, manager.name.encode(), block, payload)
-        for _, reason in await self._check.faults([frame]):
-            raise invalid(reason)
-        return pb.PublishMessageReply(position=(await append(self._store, [frame]))[0])
+        return pb.PublishMessageReply(position=(await self._publish([request], manager))[0])
+
+    async def publish_messages(self, request: pb.PublishMessagesRequest, manager: Manager) -> pb.PublishMessagesReply:
+        if not 0 < len(request.messages) <= MAX_PAGE:
+            raise invalid(f"a call publishes 1 to {MAX_PAGE} messages, and not {len(request.messages)}")
+        return pb.PublishMessagesReply(positions=await self._publish(request.messages, manager))
+
+    async def _publish(self, messages: Sequence[pb.PublishMessageRequest], manager: Manager) -> Sequence[int]:
+        """Store messages, all or none. Returns their positions. Raises `RequestError` and `StoreError`."""
+        frames: list[bytes] = []
+        allowed: set[bytes] = set()
+        for number, message in enumerate(messages, 1):
+            try:
+                topic, frame = _frame_of(message, manager.name)
+            except (InvalidDestination, ValueError) as error:
+                raise _refused(number, messages, str(error)) from error
+            if topic not in allowed:
+                await require_one(manager, PUB, TOPIC, topic.decode())
+                allowed.add(topic)
+            frames.append(frame)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for index, reason in await self._check.faults(frames):
+            raise _refused(index + 1, messages, reason)
+        return await append(self._store, frames)
 
     async def find_messages(self, request: pb.FindMessagesRequest, _manager: Manager) -> pb.FindMessagesReply:
         key = request.key.encode()
@@ -135,6 +139,28 @@ def valid_topic(text: str) -> bytes:
     if not is_valid_topic(topic):
         raise invalid(f"{text[:100]!r} is not a topic")
     return topic
+
+
+def _frame_of(message: pb.PublishMessageRequest, publisher: str) -> tuple[bytes, bytes]:
+    """The topic and the unsealed frame of a message. Raises `InvalidDestination` and ValueError."""
+    topic = message.topic.encode()
+    if not is_valid_topic(topic):
+        raise ValueError(f"{message.topic[:100]!r} is not a topic")
+    where = parse_destination(topic, time.time_ns() // 1_000_000)
+    if message.qos > FLAG_QOS - 1:
+        raise ValueError(f"a QoS is 0, 1 or 2, and not {message.qos}")
+    is_text = message.WhichOneof("content") == "text"
+    block = number_property(PAYLOAD_FORMAT, 1) if is_text else b""
+    if message.content_type:
+        block += text_property(CONTENT_TYPE, message.content_type.encode())
+    block += b"".join([user_property(each.name.encode(), each.value.encode()) for each in message.properties])
+    payload = message.text.encode() if is_text else message.payload
+    flags = message.qos | (FLAG_RETAIN if message.retain else 0)
+    return where.topic, frame_to(where, flags, 0, publisher.encode(), block, payload)
+
+
+def _refused(number: int, messages: Sequence[pb.PublishMessageRequest], reason: str) -> RequestError:
+    return invalid(reason if len(messages) == 1 else f"message {number} of {len(messages)}: {reason}")
 
 
 async def messages_in(frames: bytes, max_payload: int) -> list[pb.Message]:

@@ -28,6 +28,7 @@ class Method:
     reply: type[Message]
     rights: Sequence[options_pb2.Right]  # that its caller must have, all of them
     takes_long: bool  # it may take minutes
+    is_traffic: bool  # applications call it for their messages
     verb: str  # of HTTP: GET, POST, PUT or DELETE
     path: str  # of HTTP, with fields of the request in braces
     has_body: bool  # the HTTP request has a JSON object with the other fields; else they are in the query
@@ -58,6 +59,7 @@ def _method(about: MethodDescriptor) -> Method:
         GetMessageClass(about.output_type),
         tuple(extensions[options_pb2.requires]),
         extensions[options_pb2.takes_long],
+        extensions[options_pb2.is_traffic],
         verb.upper(),
         getattr(rule, verb),
         bool(rule.body),

@@ -20,7 +20,7 @@ from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-_MAX_CALLS: Final = 32  # at a time; the administration socket has connections for fewer
+_MAX_CALLS: Final = 32  # at a time, of either kind; the administration socket has connections for fewer
 _MAX_OF_USER: Final = 16  # of one user, so that others have room
 _SECONDS: Final = 60.0  # for a call
 _LONG_SECONDS: Final = 600.0  # for one that may take minutes
@@ -38,7 +38,8 @@ class Management:
         """audit: the audit log, if there is one now."""
         self._audit = audit
         self._areas: dict[str, object] = {}
-        self._calls: Counter[str] = Counter()  # under way, by user
+        # Calls under way, by user; those for messages of applications apart, which may wait for messages.
+        self._calls: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         self._throttled_log = ThrottledLog(log)
 
     def serve(self, areas: Mapping[str, object]) -> None:
@@ -55,7 +56,7 @@ class Management:
         """Carry out a call. Raises `RequestError`."""
         is_counted = manager is not NODE_USER  # a person at the machine is served, whatever others do
         if is_counted:
-            self._admit(manager.name)
+            self._admit(self._calls[method.is_traffic], manager.name)
         seconds = _LONG_SECONDS if method.takes_long else _SECONDS
         try:
             async with asyncio.timeout(seconds):
@@ -72,9 +73,11 @@ class Management:
             raise RequestError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from error
         finally:
             if is_counted:
-                self._calls[manager.name] -= 1
-                self._calls += Counter()  # without users who have none
-        if method.changes:
+                calls = self._calls[method.is_traffic]
+                calls[manager.name] -= 1
+                if not calls[manager.name]:
+                    del calls[manager.name]
+        if method.changes and not method.is_traffic:
             ids = {"user": manager.name, "source": manager.source, "request": manager.request}
             log.info("management: %s for %r from %s", _what(method, request), _who(manager), manager.source, extra=ids)
             self._note(method, request, manager)
@@ -91,12 +94,12 @@ class Management:
                 Event(ADMINISTRATION, not refusal, what, resource, **subject, why=refusal, request=manager.request)
             )
 
-    def _admit(self, user: str) -> None:
+    def _admit(self, calls: Counter[str], user: str) -> None:
         """Count a call. Raises `RequestError`."""
-        if self._calls[user] >= _MAX_OF_USER or self._calls.total() >= _MAX_CALLS:
+        if calls[user] >= _MAX_OF_USER or calls.total() >= _MAX_CALLS:
             text = f"{_MAX_CALLS} calls of the management surface are under way, or {_MAX_OF_USER} of this user"
             raise RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{text}: repeat this one later")
-        self._calls[user] += 1
+        calls[user] += 1
 
     async def _carry_out(self, method: Method, request: Message, manager: Manager) -> Message:
         area: Any = self._areas.get(method.service)

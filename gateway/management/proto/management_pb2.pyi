@@ -208,6 +208,88 @@ class PublishMessageReply(_message.Message):
     position: int
     def __init__(self, position: _Optional[int] = ...) -> None: ...
 
+class PublishMessagesRequest(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[PublishMessageRequest]
+    def __init__(self, messages: _Optional[_Iterable[_Union[PublishMessageRequest, _Mapping]]] = ...) -> None: ...
+
+class PublishMessagesReply(_message.Message):
+    __slots__ = ("positions",)
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, positions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ReceiveMessagesRequest(_message.Message):
+    __slots__ = ("group", "parent", "limit", "wait_ms", "lease_ms", "from_earliest", "max_deliveries", "member")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    FROM_EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    parent: str
+    limit: int
+    wait_ms: int
+    lease_ms: int
+    from_earliest: bool
+    max_deliveries: int
+    member: str
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., limit: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., from_earliest: _Optional[bool] = ..., max_deliveries: _Optional[int] = ..., member: _Optional[str] = ...) -> None: ...
+
+class ReceiveMessagesReply(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[ReceivedMessage]
+    def __init__(self, messages: _Optional[_Iterable[_Union[ReceivedMessage, _Mapping]]] = ...) -> None: ...
+
+class ReceivedMessage(_message.Message):
+    __slots__ = ("receipt", "deliveries", "message")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    receipt: str
+    deliveries: int
+    message: Message
+    def __init__(self, receipt: _Optional[str] = ..., deliveries: _Optional[int] = ..., message: _Optional[_Union[Message, _Mapping]] = ...) -> None: ...
+
+class AcknowledgeMessagesRequest(_message.Message):
+    __slots__ = ("group", "parent", "done", "failed", "unhandled", "max_deliveries", "member")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    UNHANDLED_FIELD_NUMBER: _ClassVar[int]
+    MAX_DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    parent: str
+    done: _containers.RepeatedScalarFieldContainer[str]
+    failed: _containers.RepeatedCompositeFieldContainer[FailedMessage]
+    unhandled: _containers.RepeatedScalarFieldContainer[str]
+    max_deliveries: int
+    member: str
+    def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., done: _Optional[_Iterable[str]] = ..., failed: _Optional[_Iterable[_Union[FailedMessage, _Mapping]]] = ..., unhandled: _Optional[_Iterable[str]] = ..., max_deliveries: _Optional[int] = ..., member: _Optional[str] = ...) -> None: ...
+
+class FailedMessage(_message.Message):
+    __slots__ = ("receipt", "delay_ms", "error")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    receipt: str
+    delay_ms: int
+    error: str
+    def __init__(self, receipt: _Optional[str] = ..., delay_ms: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class AcknowledgeMessagesReply(_message.Message):
+    __slots__ = ("expired",)
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    expired: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, expired: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class FindMessagesRequest(_message.Message):
     __slots__ = ("parent", "key", "after", "limit", "max_payload")
     PARENT_FIELD_NUMBER: _ClassVar[int]

@@ -41,6 +41,8 @@ REQUIRES_FIELD_NUMBER: _ClassVar[int]
 requires: _descriptor.FieldDescriptor
 TAKES_LONG_FIELD_NUMBER: _ClassVar[int]
 takes_long: _descriptor.FieldDescriptor
+IS_TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+is_traffic: _descriptor.FieldDescriptor
 
 class Right(_message.Message):
     __slots__ = ("action", "kind", "field", "name", "below", "each")

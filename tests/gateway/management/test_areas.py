@@ -68,7 +68,7 @@ class Surface:
     @property
     def calls(self) -> int:
         """Of users, under way."""
-        return len(self._management._calls)
+        return sum(map(len, self._management._calls.values()))
 
     async def refuses(self, code: grpc.StatusCode, name: str, **fields: object) -> str:
         with pytest.raises(RequestError) as refused:

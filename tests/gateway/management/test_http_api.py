@@ -190,3 +190,14 @@ def test_the_description_is_valid_and_has_every_method() -> None:
     }
     assert set(operations) == {(method.verb, method.path) for method in METHODS}
     assert all(operation["x-requires"] and operation["summary"] for operation in operations.values())
+
+
+async def test_paths_and_verbs_that_no_method_has(node: Node) -> None:
+    for path in ("nothing", "", "groups/g/h/i"):
+        status, answer = await ask(node, "GET", path)
+        assert (status, answer["code"]) == (404, "NOT_FOUND")
+    url = f"http://127.0.0.1:{node.ports.http}/api/v1/groups/g"
+    async with aiohttp.ClientSession() as session, session.patch(url) as response:
+        answer = await response.json()
+        assert (response.status, response.headers["Allow"]) == (405, "DELETE, GET")
+        assert answer["message"] == "/api/v1/groups/g takes DELETE, GET, and not PATCH"

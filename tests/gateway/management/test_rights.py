@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from gateway.auth.rules.rule_text import ACTIONS_OF, AREAS
 from gateway.management.methods import METHODS, Method
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.proto.options_pb2 import PUB, SUB, Action, Kind, Right
+from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC, Action, Kind, Right
 from gateway.management.rights import resource_of
 from gateway.node.node import Node
 from store.api import Resource
@@ -45,6 +45,7 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "BrowseTopic": pb.BrowseTopicRequest(topic="home/t"),
         "BrowsePartition": pb.BrowsePartitionRequest(parent="home"),
         "PublishMessage": pb.PublishMessageRequest(topic="home/t", text="hello"),
+        "PublishMessages": pb.PublishMessagesRequest(messages=[pb.PublishMessageRequest(topic="home/t", text="hello")]),
         "FindMessages": pb.FindMessagesRequest(parent="home", key="k"),
         "GetMessage": pb.GetMessageRequest(position=position),
         "TraceMessage": pb.TraceMessageRequest(position=position),
@@ -53,6 +54,8 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ResetGroup": pb.ResetGroupRequest(group="g", latest=True),
         "PauseGroup": pb.PauseGroupRequest(group="g"),
         "ResumeGroup": pb.ResumeGroupRequest(group="g"),
+        "ReceiveMessages": pb.ReceiveMessagesRequest(group="g", parent="home"),
+        "AcknowledgeMessages": pb.AcknowledgeMessagesRequest(group="g", parent="home", done=["0-0-1"]),
         "ListDeadLetters": pb.ListDeadLettersRequest(group="g"),
         "RequeueDeadLetters": pb.RequeueDeadLettersRequest(group="g", offsets=[1]),
         "DeleteDeadLetters": pb.DeleteDeadLettersRequest(group="g", all=True),
@@ -98,7 +101,8 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
 
 def rule_of(right: Right, request: Message) -> str:
     """The rule that gives a right, and nothing more."""
-    does = {PUB: "publish", SUB: "subscribe"}.get(right.action, Action.Name(right.action))
+    words = {PUB: "publish", SUB: "subscribe"} if right.kind == TOPIC else {}
+    does = words.get(right.action, Action.Name(right.action))
     if right.each:
         return f"allow {does} topic:home/#"
     name = resource_of(right, request) or "*"
