@@ -28,7 +28,7 @@ from gateway.auth.refusal import ClientRefused
 from gateway.auth.rules.sources import host_of
 from gateway.console.assets import Assets
 from gateway.console.live import LiveStreams, Sampler
-from gateway.console.pages import access, clients, cluster, groups, held, messages, storage, topics
+from gateway.console.pages import access, audit, bans, clients, cluster, groups, held, messages, roles, storage, topics
 from gateway.console.pages.overview import overview
 from gateway.console.render import Templates
 from gateway.console.sessions import LIFE_S, ConsoleSession, ConsoleSessions
@@ -80,6 +80,9 @@ _PAGES: Final[tuple[tuple[str, str, str, str, Page], ...]] = (
     ("held", "held", "Held messages", "held.html", held.held),
     ("access", "access", "Access", "access.html", access.access),
     ("user", "access", "User", "user.html", access.user),
+    ("roles", "access", "Roles", "roles.html", roles.roles),
+    ("bans", "access", "Bans", "bans.html", bans.bans),
+    ("audit", "access", "Audit log", "audit.html", audit.audit),
     ("store", "store", "Store", "store.html", storage.store),
     ("configuration", "configuration", "Configuration", "configuration.html", storage.configuration),
     ("cluster", "cluster", "Cluster", "cluster.html", cluster.cluster),
@@ -102,6 +105,13 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     "user-password": access.change_password,
     "user-delete": access.delete_user,
     "rules-set": access.set_rules,
+    "user-disable": access.disable,
+    "user-enable": access.enable,
+    "user-roles": access.set_roles,
+    "role-change": roles.change,
+    "role-delete": roles.delete,
+    "ban-add": bans.add,
+    "ban-end": bans.end,
     "configuration-reload": storage.reload,
     "cluster-lead": cluster.lead,
     "cluster-drain": cluster.drain,

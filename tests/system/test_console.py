@@ -40,6 +40,8 @@ PAGES = (
     ("held", "text=plant/later", ""),
     ("access?user=admin&topic=plant%2Fx", "text=Allowed", ""),
     ("user?name=admin", "text=Edit the rules", ""),
+    ("roles", "text=Add a role", ""),
+    ("bans", "text=Add a ban", ""),
     ("store", "text=Segments", ""),
     ("configuration?changed=1", "text=data_dir", ""),
 )

@@ -40,15 +40,15 @@ async def user(visit: Visit) -> dict[str, object]:
     for each in reply.rules:
         if each.user == name:
             rows = list(each.rules)
-    is_user = False
+    found = None
     if name:
         users = await visit.ask(pb.ListUsersRequest(after=_before(name), limit=1))
-        is_user = any(each.name == name for each in users.users)
+        found = next((each for each in users.users if each.name == name), None)
     return {
         "name": name,
         "rules": rows,
-        "is_user": is_user,
-        "lacking": await visit.lacking(change=pb.SetRulesRequest(user=name)),
+        "user": found,
+        "lacking": await visit.lacking(change=pb.SetRulesRequest(user=name), ban=pb.SetBanRequest()),
     }
 
 
@@ -73,6 +73,27 @@ async def delete_user(visit: Visit) -> str:
     reply = await visit.ask(pb.DeleteUserRequest(name=name))
     visit.back = link("access")
     return f"The user {name} is deleted, with its rules and {counted(reply.sessions, 'session', 'sessions')}."
+
+
+async def set_roles(visit: Visit) -> str:
+    name, names = visit.text("name"), visit.text("roles").split()
+    visit.back = link("user", name=name)
+    await visit.ask(pb.UpdateUserRequest(name=name, roles=pb.RoleNames(names=names)))
+    return f"{name} has {counted(len(names), 'role', 'roles')}."
+
+
+async def disable(visit: Visit) -> str:
+    name = visit.text("name")
+    visit.back = link("user", name=name)
+    await visit.ask(pb.UpdateUserRequest(name=name, disabled=True))
+    return f"The user {name} is disabled, and its clients are disconnected."
+
+
+async def enable(visit: Visit) -> str:
+    name = visit.text("name")
+    visit.back = link("user", name=name)
+    await visit.ask(pb.UpdateUserRequest(name=name, disabled=False))
+    return f"The user {name} may log in again."
 
 
 async def set_rules(visit: Visit) -> str:

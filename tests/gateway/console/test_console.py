@@ -28,6 +28,7 @@ from tests.gateway.conftest import MakeNode
 from tests.gateway.console.browser import Browser
 from tests.gateway.management.world import World, store_messages
 from tests.gateway.people import change_password, remove_user, set_rules, set_user
+from tests.gateway.raw import DISCONNECT
 from tests.gateway.session.test_durable import durable
 from tests.waiting import patience, until
 
@@ -417,6 +418,52 @@ async def test_users_and_rules_are_changed(node: Node, admin: Browser) -> None:
     assert "No user with a password has this name" in (await admin.get("user?name=bob")).text
 
 
+async def test_users_have_roles_and_are_disabled(node: Node, admin: Browser) -> None:
+    await admin.act("user-create", name="bob", password="p", again="p")
+    page = await admin.act("role-change", name="reader", inherits="", rules="allow subscribe a/#\r\nallow publish b")
+    assert "The role reader has 2 rules" in page.text
+    assert "allow subscribe a/#" in (await admin.get("roles")).elements.words
+    assert "Not done" in (await admin.act("role-change", name="other", inherits="nobody", rules="")).text
+    page = await admin.act("user-roles", name="bob", roles="reader")
+    assert "bob has 1 role" in page.text and "reader" in page.elements.words
+    assert "Not done" in (await admin.act("user-roles", name="bob", roles="nobody")).text
+    async with Browser(node.ports.http) as other:
+        await other.log_in("bob", "p")
+        page = await admin.act("user-disable", name="bob")
+        assert "Disabled: nobody can log in" in page.text and "Enable the user" in page.text
+        assert (await other.get("", follow=False)).status == 303
+    assert "disabled" in (await admin.get("access")).elements.words
+    assert "may log in again" in (await admin.act("user-enable", name="bob")).text
+    assert "Not done" in (await admin.act("role-delete", name="reader")).text
+    assert "bob has 0 roles" in (await admin.act("user-roles", name="bob", roles="")).text
+    assert "The role reader is deleted" in (await admin.act("role-delete", name="reader")).text
+
+
+async def test_bans_are_set_and_end(node: Node, admin: Browser, world: World) -> None:
+    page = await admin.act("ban-add", kind="client", name="c", until="2999-01-01T00:00", reason=EVIL)
+    assert "Banned: client:c" in page.text and "2999-01-01" in page.elements.words
+    assert "<img" not in page.text and EVIL in page.elements.words
+    await world.client.expect(DISCONNECT)
+    assert "Not done" in (await admin.act("ban-add", kind="address", name="nowhere", until="", reason="")).text
+    assert "names a client id, a user" in (await admin.act("ban-add", kind="x", name="c", until="", reason="")).text
+    assert "The ban of client:c has ended" in (await admin.act("ban-end", target="client:c")).text
+    assert "There is none" in (await admin.get("bans")).text
+
+
+async def test_the_audit_log_is_searched(make_node: MakeNode, tmp_path: Path) -> None:
+    node = await make_node(http__auth=["password"], audit__folder=str(tmp_path / "audit"))
+    await set_user(node, ADMIN, PASSWORD.encode())
+    await set_rules(node, ADMIN, "allow * cluster:*")
+    async with Browser(node.ports.http) as admin:
+        await admin.log_in(ADMIN, PASSWORD)
+        await admin.act("role-change", name="reader", inherits="", rules="allow subscribe a/#")
+        await until(lambda: any(b"SetRole" in path.read_bytes() for path in (tmp_path / "audit").glob("audit-*")))
+        assert "Access.SetRole" in (await admin.get("audit?event=administration")).elements.words
+        words = (await admin.get("audit?user=admin&event=authentication&source=127.0.0.1")).elements.words
+        assert "console" in words and "Access.SetRole" not in words
+        assert "There is none" in (await admin.get("audit?denied=1&user=admin")).text
+
+
 @pytest.mark.parametrize("user", ["a", "ab", "b", "ä", "\ue000", "Z"])
 async def test_the_rules_of_one_user_are_found_between_those_of_others(node: Node, admin: Browser, user: str) -> None:
     others = [each for each in ("a", "aa", "ab", "b", "ä", "Z", "z") if each != user]
@@ -467,7 +514,7 @@ async def test_hostile_names_and_payloads_are_escaped(node: Node, admin: Browser
         assert expected in elements.words, path
         assert "<img" not in page.text and "onerror=alert(1)>" not in page.text.replace("&gt;", ""), path
         assert not [tag for tag, given in elements.tags if tag == "img" or (tag == "script" and not given.get("src"))]
-        assert "{{7*7}}" in page.text or "49" not in page.text or not expected, path
+        assert "{{7*7}}" in page.text or "49" not in elements.words or not expected, path
         for tag, given in elements.tags:
             assert set(given) <= KNOWN_ATTRIBUTES, (path, tag, given)
     page = await admin.act("client-kick", id=EVIL)
@@ -515,7 +562,16 @@ SECTION_PATHS = [section.url.removeprefix("/console/") for section in SECTIONS i
 WORLD_PATHS = [
     *("topics?above=home%2F", "topics?prefix=home", "topic?topic=home%2Ft", "messages?parent=home&key=k"),
     *("group?group=g", "groups?sort=lag", "dead-letters?group=g", "client?id=c", "held?kind=transactions"),
-    *("user?name=admin", "user?name=", "configuration?changed=1", "topics/level?above=home%2F", "overview/state"),
+    *(
+        "roles",
+        "bans",
+        "bans?kind=user&name=bob",
+        "user?name=admin",
+        "user?name=",
+        "configuration?changed=1",
+        "topics/level?above=home%2F",
+        "overview/state",
+    ),
 ]
 
 
