@@ -59,7 +59,9 @@ _MAX_LOGIN: Final = 16_384  # bytes of a form that anybody may send
 _FORM_SECONDS: Final = 30.0  # for a form to arrive
 _MAX_FIELDS: Final = 1200  # of a form: a page of rows with a box each, and some more
 _NEXT: Final = re.compile(r"/console/[!-\[\]-~]*")  # a URL of the console
-_PARTS: Final = frozenset(("overview_state.html", "topics_level.html"))  # of pages, without head and navigation
+_PARTS: Final = frozenset(
+    ("overview_state.html", "topics_level.html", "client_packets.html")
+)  # of pages, without head and navigation
 _FORM: Final = "application/x-www-form-urlencoded"
 
 Page = Callable[[Visit], Awaitable[Mapping[str, object]]]
@@ -77,6 +79,8 @@ _PAGES: Final[tuple[tuple[str, str, str, str, Page], ...]] = (
     ("dead-letters", "dead-letters", "Dead letters", "dead_letters.html", groups.dead_letters),
     ("clients", "clients", "Clients", "clients.html", clients.clients),
     ("client", "clients", "Client", "client.html", clients.client),
+    ("client/trace", "clients", "Packets", "client_trace.html", clients.trace),
+    ("client/packets", "clients", "Packets", "client_packets.html", clients.packets),
     ("held", "held", "Held messages", "held.html", held.held),
     ("access", "access", "Access", "access.html", access.access),
     ("user", "access", "User", "user.html", access.user),
@@ -98,6 +102,7 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     "dead-letters-unsaid": groups.letters_unsaid,
     "client-kick": clients.kick,
     "client-end": clients.end,
+    "client-trace": clients.begin_trace,
     "timers-recall": held.recall,
     "transactions-end": held.end,
     "held-unsaid": held.unsaid,

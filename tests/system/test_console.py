@@ -234,4 +234,10 @@ def use(person: Person) -> None:
     page.locator("summary", has_text="Delete").click()
     page.get_by_role("button", name="Yes, delete them").click()
     assert "Deleted: 1 dead letter." in page.locator(".notice").inner_text()
+    page.goto(f"{origin}/console/client?id=sensor-1")
+    page.get_by_text("Trace the packets").click()
+    page.get_by_role("button", name="Trace them").click()
+    for _ in range(2):  # of two looks
+        shown = page.locator(".packet", has_text="PUBLISH").count()
+        page.locator(".packet", has_text="PUBLISH").nth(shown).wait_for()
     assert person.complaints == []

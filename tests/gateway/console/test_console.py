@@ -387,6 +387,27 @@ async def test_clients_are_found_and_disconnected(admin: Browser, world: World) 
     assert (await admin.get("client?id=c")).status == 404
 
 
+async def test_the_packets_of_a_client_are_shown(admin: Browser, world: World) -> None:
+    page = await admin.act("client-trace", id="c", seconds=60)
+    assert "Packets of" in page.text and "Waiting for packets" in page.text
+    (more,) = [given["hx-get"] for tag, given in page.elements.tags if "hx-get" in given]
+    assert more is not None
+    await world.client.publish(b"away/t", b"not shown here", packet_id=7)
+    words = ""
+    async with patience():
+        while "PUBACK 7" not in words:
+            page = await admin.get(more)
+            words += page.elements.words
+            (more,) = [given["hx-get"] for tag, given in page.elements.tags if "hx-get" in given]
+            assert more is not None
+    assert "from the client PUBLISH 7 qos 1 to away/t, 14 bytes" in " ".join(words.split())
+    assert "not shown here" not in words
+    assert "The trace has ended" in (await admin.get("client/packets?id=c&trace=other")).text
+    assert "The trace has ended" in (await admin.get("client/packets?id=nobody")).text
+    full = await admin.get(f"{more.partition('shown=')[0]}shown=5000")
+    assert "Enough for one page" in full.text and not [1 for _, given in full.elements.tags if "hx-get" in given]
+
+
 async def test_held_messages_are_recalled_and_ended(admin: Browser, world: World) -> None:
     assert "home/later" in (await admin.get("held")).text
     page = await admin.act("timers-recall", position=[world.timer, 7])
@@ -525,7 +546,20 @@ async def test_hostile_names_and_payloads_are_escaped(node: Node, admin: Browser
 KNOWN_ATTRIBUTES = {
     *("accesskey", "action", "aria-current", "aria-label", "aria-labelledby", "autocomplete", "autofocus", "charset"),
     *("checked", "class", "colspan", "content", "data-chart", "data-latest", "data-live", "data-search", "defer"),
-    *("disabled", "formaction", "hidden", "href", "hx-get", "hx-target", "hx-trigger", "id", "inputmode", "lang"),
+    *(
+        "aria-live",
+        "disabled",
+        "formaction",
+        "hidden",
+        "href",
+        "hx-get",
+        "hx-swap",
+        "hx-target",
+        "hx-trigger",
+        "id",
+        "inputmode",
+        "lang",
+    ),
     *("method", "name", "open", "rel", "required", "role", "rows", "scope", "selected", "size", "spellcheck", "src"),
     *("step", "tabindex", "title", "type", "value"),
 }
