@@ -42,8 +42,10 @@ class NodeUser:
     """The node's own user, or root, on the administration socket. A super user."""
 
     name = ""
-    source = "the administration socket"
     request = ""
+
+    def __init__(self, source: str = "the administration socket") -> None:
+        self.source = source
 
     async def is_super(self) -> bool:
         return True
@@ -62,19 +64,19 @@ class RemoteManager:
         """request: the id that the caller has given the call; "": none."""
         self.request = request
         self._authority = authority
-        self._caller = caller
+        self.caller = caller
         self.name = caller.user_name.decode()
         self.source = source
 
     async def is_super(self) -> bool:
-        if self._caller.is_revoked:
+        if self.caller.is_revoked:
             return False
-        return await self._authority.permissions(self._caller, host_of(self.source)) is None
+        return await self._authority.permissions(self.caller, host_of(self.source)) is None
 
     async def may(self, action: Action, kind: Kind, name: str, is_prefix: bool = False) -> bool:
-        if self._caller.is_revoked:
+        if self.caller.is_revoked:
             return False
-        permissions = await self._authority.permissions(self._caller, host_of(self.source))
+        permissions = await self._authority.permissions(self.caller, host_of(self.source))
         if permissions is None:
             return True
         if kind != TOPIC:

@@ -4,7 +4,7 @@ time, and leaves a line in the log for what changes something or is refused."""
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 import grpc
@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from gateway.auth.audit import ADMINISTRATION, AuditLog, Event
 from gateway.auth.rules.sources import host_of
 from gateway.management.methods import Method
-from gateway.management.rights import NODE_USER, Manager, require, resource_of
+from gateway.management.rights import Manager, NodeUser, require, resource_of
 from gateway.observe.throttled_log import ThrottledLog
 from gateway.rpc.status import RequestError, status_of
 from store.errors import StoreError
@@ -30,13 +30,18 @@ _NAMES: Final = ("name", "user", "node", "target")  # fields that say what a cal
 _NOT_LEADING: Final = "this node does not lead its cluster: `sluice cluster status` says which one does"
 
 
+PassOn = Callable[[Method, Message, Manager], Awaitable[Message]]  # raises `RequestError`
+
+
 class Management:
     """The implementations of the methods, by service. Each is an object with a coroutine for each method: (request,
     caller) → reply. It raises `RequestError` and `StoreError`."""
 
-    def __init__(self, audit: Callable[[], AuditLog | None] = lambda: None) -> None:
-        """audit: the audit log, if there is one now."""
+    def __init__(self, audit: Callable[[], AuditLog | None] = lambda: None, pass_on: PassOn | None = None) -> None:
+        """audit: the audit log, if there is one now. pass_on: has another process carry out a call of a service that
+        is not served here, check its rights and leave its line; None: there is no other."""
         self._audit = audit
+        self._pass_on = pass_on
         self._areas: dict[str, object] = {}
         # Calls under way, by user; those for messages of applications apart, which may wait for messages.
         self._calls: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
@@ -52,16 +57,21 @@ class Management:
             if self._areas.get(service) is area:
                 del self._areas[service]
 
-    async def call(self, method: Method, request: Message, manager: Manager) -> Message:
+    async def call(self, method: Method, request: Message, manager: Manager, *, may_pass_on: bool = True) -> Message:
         """Carry out a call. Raises `RequestError`."""
-        is_counted = manager is not NODE_USER  # a person at the machine is served, whatever others do
+        is_counted = not isinstance(manager, NodeUser)  # a person at the machine is served, whatever others do
+        pass_on = self._pass_on if may_pass_on and method.service not in self._areas else None
         if is_counted:
             self._admit(self._calls[method.is_traffic], manager.name)
         seconds = _LONG_SECONDS if method.takes_long else _SECONDS
         try:
             async with asyncio.timeout(seconds):
+                if pass_on is not None:
+                    return await pass_on(method, request, manager)
                 reply = await self._carry_out(method, request, manager)
         except RequestError as error:
+            if pass_on is not None:
+                raise
             if error.code is grpc.StatusCode.PERMISSION_DENIED:
                 self._note(method, request, manager, str(error))
             self._log_refusal(method, request, manager, error)

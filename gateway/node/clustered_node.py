@@ -13,7 +13,9 @@ import logging
 from contextlib import suppress
 from typing import Final, cast
 
+import grpc
 import msgspec
+from google.protobuf.message import Message
 
 from gateway.auth.audit import AuditLog
 from gateway.auth.authenticators.links import links_of
@@ -26,6 +28,9 @@ from gateway.http.front import HttpFront, HttpPages
 from gateway.management.admin_socket import AdminSocket
 from gateway.management.areas import Areas, areas_of
 from gateway.management.http_api import HttpApi
+from gateway.management.methods import Method
+from gateway.management.passing import PassedCalls, Passing
+from gateway.management.rights import Manager, NodeUser
 from gateway.management.storage import StorageService
 from gateway.management.surface import Management
 from gateway.net.bind import check_host
@@ -35,6 +40,7 @@ from gateway.node.reloading import SupervisorLink, change_settings
 from gateway.node.served_store import ServedStore
 from gateway.node.services import manager_of, rpc_limits, warn_of_open_ports
 from gateway.node.store_tls import gateway_tls, store_tls
+from gateway.rpc.status import RequestError
 from store.api import Store
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.cluster.member import Role
@@ -67,7 +73,7 @@ class ClusteredStoreNode:
         self._served: ServedStore | None = None  # while this node leads
         self._followed: LocalStore | None = None  # what HTTP shows while it does not
         self._authority: Authority | None = None  # of that
-        self._management = Management(self._audit)
+        self._management = Management(self._audit, self._pass_on)
         self._areas: Areas = {}  # of the store, or the copy, that `_management` serves
         self._changed = asyncio.Event()  # the role
         self._let_go = asyncio.Event()  # no front uses an engine, or a copy
@@ -99,7 +105,9 @@ class ClusteredStoreNode:
             store, cluster.name, cluster.address, self._nodes, tls, self._drain, cluster.site
         )
         store.meet(member.check_name)
-        self._listener = StoreListener(RemoteConfig(), member.leader, member.status, member.carry_out)
+        self._passing = Passing(tls)
+        passed = PassedCalls(self._management, self._own_authority)
+        self._listener = StoreListener(RemoteConfig(), member.leader, member.status, member.carry_out, passed.answer)
         self._resume_drain()
         self._http = HttpFront(config.http, member)
         HttpApi(self._management, manager_of(self._http)).add_to(self._http.app)
@@ -167,8 +175,21 @@ class ClusteredStoreNode:
 
     def _audit(self) -> AuditLog | None:
         """The audit log of this process, while it has a copy of the log."""
-        authority = self._served.authority if self._served is not None else self._authority
+        authority = self._own_authority()
         return None if authority is None else authority.audit
+
+    def _own_authority(self) -> Authority | None:
+        """That of the log, or of the copy of it, that this process has."""
+        return self._served.authority if self._served is not None else self._authority
+
+    async def _pass_on(self, method: Method, request: Message, manager: Manager) -> Message:
+        """Have the node that leads carry out a call. Raises `RequestError`."""
+        address, why = self._member.leader()
+        if not address:
+            raise RequestError(grpc.StatusCode.UNAVAILABLE, f"no node can be asked for this now: {why}")
+        if isinstance(manager, NodeUser):
+            manager = NodeUser(f"{manager.source} of {self.config.cluster.name}")
+        return await self._passing.ask([address], method, request, manager, is_last=True)
 
     async def _close(self) -> None:
         store, self._store = self._store, None
@@ -177,6 +198,7 @@ class ClusteredStoreNode:
         if self._authority is not None:
             await self._authority.stop()
         await self._admin.stop()
+        self._passing.close()
         assert store is not None
         await store.close()
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
+from google.protobuf.message import Message
 
 from gateway.auth.audit import AuditLog
 from gateway.auth.authenticators.links import links_of
@@ -15,6 +16,10 @@ from gateway.auth.authority import Authority
 from gateway.broker.client_ownership import gateway_name
 from gateway.config.config import Config
 from gateway.http.front import HttpFront, HttpPages
+from gateway.management.methods import Method
+from gateway.management.passing import Passing
+from gateway.management.rights import Manager
+from gateway.management.surface import Management
 from gateway.net.bind import check_host
 from gateway.net.weighted import Weighted
 from gateway.node.devices import Devices
@@ -79,6 +84,9 @@ class GatewayNode:
             )
             store.on_lost(self.ended.set)
         self._store = store
+        self._passing = Passing(None if own_store else tls)
+        self._stores = [own_store] if own_store else list(config.split.store)
+        self._management = Management(pass_on=self._pass_on)
         audit = AuditLog(config.audit, config.split.place or "gateway")
         wrong = config.mqtt.max_wrong_passwords
         self._authority = authority = Authority(store, wrong, audit, config.auth, links)
@@ -134,6 +142,7 @@ class GatewayNode:
         await self._devices.stop()
         await self._http.stop()
         await self._authority.stop()
+        self._passing.close()
         await store.close()
 
     # --- draining
@@ -177,7 +186,13 @@ class GatewayNode:
 
     def _make_rpc(self, store: RemoteStore | StandbyStore) -> RpcServer | None:
         traffic = partial(device_messages, self.counters)
-        return rpc_server(store, self._authority, self.config, traffic, lambda: services_of(store.nodes))
+        return rpc_server(
+            store, self._authority, self.config, traffic, lambda: services_of(store.nodes), self._management
+        )
+
+    async def _pass_on(self, method: Method, request: Message, manager: Manager) -> Message:
+        """Have the store's process carry out a call of the management surface. Raises `RequestError`."""
+        return await self._passing.ask(self._stores, method, request, manager, is_last=False)
 
     def _more_figures(self) -> dict[str, int]:
         figures = self._store.figures() if self._store is not None else {}

@@ -17,6 +17,7 @@ from gateway.management.areas import areas_of
 from gateway.management.clients import SessionDirectory
 from gateway.management.cluster import NoCluster
 from gateway.management.http_api import HttpApi, Identify
+from gateway.management.passing import PassedCalls
 from gateway.management.rights import REQUEST_ID, Manager, RemoteManager
 from gateway.management.surface import Management
 from gateway.net.admission import Admission
@@ -55,6 +56,7 @@ class Services:
         management = Management(lambda: authority.audit)
         areas = areas_of(engine, sessions, rpc_limits(config), config, reload, sources, authority)
         management.serve({**areas, "Cluster": NoCluster()})
+        self.passed_calls = PassedCalls(management, lambda: authority)
         self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management)
         self.http = HttpFront(config.http)
         HttpApi(management, manager_of(self.http)).add_to(self.http.app)

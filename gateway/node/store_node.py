@@ -38,11 +38,11 @@ class StoreNode:
         links = links_of(config.auth)
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._served = served = ServedStore(engine, config, links)
-        self._listener = StoreListener(RemoteConfig())
         engine.on_commit(self._on_messages, MESSAGES)
         self._services = Services(
             engine, served.authority, config, served.sessions, lambda: self._commits, served.figures, self._reload_all
         )
+        self._listener = StoreListener(RemoteConfig(), manage=self._services.passed_calls.answer)
         try:
             await self._services.admin.start()
             await served.begin()

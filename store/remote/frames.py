@@ -27,6 +27,7 @@ class FrameKind(IntEnum):
     DRAIN = 11  # likewise
     SERVICE_STATE = 12  # see `store.remote.service_state`
     READ_STANDBY = 13  # see `store.remote.standby`
+    MANAGE = 14  # a call of the management surface: see `gateway.management.passing`
 
 
 FIRST_REQUEST: Final = FrameKind.READ

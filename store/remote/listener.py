@@ -60,9 +60,14 @@ async def _refuse_order(_: bytes) -> None:
     raise StoreError("this store is of no cluster")
 
 
+async def _refuse_call(_: bytes) -> bytes:
+    raise Refused("this store has no management surface")
+
+
 class StoreListener:
     """Addresses for gateways. `leader` is asked what to say while no store is served, `status` for what other nodes ask
-    of this one, and `drain` carries out their order. `states` says whom the gateways of this node serve."""
+    of this one, and `drain` carries out their order. `manage` answers calls of the management surface. `states` says
+    whom the gateways of this node serve."""
 
     def __init__(
         self,
@@ -70,12 +75,14 @@ class StoreListener:
         leader: Callable[[], Leader] = lambda: ("", "no store is open"),
         status: Callable[[], bytes] = bytes,
         drain: Callable[[bytes], Awaitable[None]] = _refuse_order,
+        manage: Callable[[bytes], Awaitable[bytes]] = _refuse_call,
     ) -> None:
         self.states = ServiceStates()
         self._config = config
         self._leader = leader
         self._status = status
         self._drain = drain
+        self._manage = manage
         self._server: Server | None = None
         self._copy: CopyReads | None = None
         self._standby: StandbyReads | None = None
@@ -227,6 +234,8 @@ class StoreListener:
             return self._status()
         if kind == FrameKind.DRAIN:
             return await self._obey(body)
+        if kind == FrameKind.MANAGE:
+            return await self._manage(body)
         return await self.states.next(body)
 
     async def _obey(self, order: bytes) -> bytes:
