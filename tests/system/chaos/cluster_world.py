@@ -15,6 +15,7 @@ from sluice.demo.ports import lasting_ports
 from tests.system.chaos.world import Fault, World
 from tests.system.clusters import LEADER_TIMEOUT_S, Cluster, ClusterNode
 from tests.tcp_proxy import TcpProxy
+from tests.waiting import until
 
 LEASE_S: Final = 2
 GRACE_S: Final = 10
@@ -114,7 +115,7 @@ class ClusterWorld(World):
     async def check(self) -> None:
         """All nodes are ready and have the same views, and none has stopped to take part."""
         for node in self._unready:
-            await asyncio.to_thread(node.wait_until_ready)
+            await self._until_ready(node)
         for node in self._cluster.nodes:
             if OVER in node.log_path.read_text():
                 self.wrong(f"{node.name} takes part no more")
@@ -128,6 +129,19 @@ class ClusterWorld(World):
         everything = [await _stored(node.endpoint) for node in self._cluster.nodes]
         if any(each != everything[0] for each in everything):
             self.wrong(f"the nodes have other messages: {[len(each) for each in everything]}")
+
+    async def _until_ready(self, node: ClusterNode) -> None:
+        """Wait for a node that was started again. It ends if a process of it is killed before all were ready, and then
+        begins once more (`_restart`)."""
+        while True:
+            process = node.process
+            try:
+                await asyncio.to_thread(node.wait_until_ready)
+                return
+            except AssertionError:
+                if process is not None and process.poll() is None:
+                    raise
+                await until(lambda process=process: node.process not in (None, process))
 
     def faults(self) -> list[tuple[int, Fault]]:
         faults: list[tuple[int, Fault]] = [
