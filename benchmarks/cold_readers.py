@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,10 +139,11 @@ async def fill(endpoint: str, count: int) -> None:
 
 def rounds(own: Node, other: Node, arguments: argparse.Namespace) -> Iterator[Round]:
     """Measure the device of one node in each round. Raises `LoadFailed`."""
+    flags = [flag for flag, is_set in (("--groups", arguments.groups), ("--spark", arguments.spark)) if is_set]
 
     def beside_readers(of: Node) -> tuple[Sample, float]:
         with (
-            reading(of.endpoint, arguments) as readers,
+            reading(of.endpoint, arguments.readers, flags) as readers,
             evicting(None if arguments.warm else of.log),
         ):
             before, began = read_so_far(readers), time.monotonic()
@@ -200,7 +201,7 @@ def scan(endpoint: str) -> None:
 class Reader:
     """A process that reads, and what it has read so far."""
 
-    def __init__(self, endpoint: str, number: int, flags: list[str]) -> None:
+    def __init__(self, endpoint: str, number: int, flags: Sequence[str]) -> None:
         self.count = 0  # messages
         self._has_begun = threading.Event()
         command = [sys.executable, "-m", "benchmarks.cold_readers", "--read", endpoint, str(number), *flags]
@@ -231,10 +232,9 @@ def read_so_far(readers: list[Reader]) -> int:
 
 
 @contextmanager
-def reading(endpoint: str, arguments: argparse.Namespace) -> Iterator[list[Reader]]:
-    """Have so many processes read. Raises `LoadFailed` if one of them does not."""
-    flags = [flag for flag, is_set in (("--groups", arguments.groups), ("--spark", arguments.spark)) if is_set]
-    readers = [Reader(endpoint, number, flags) for number in range(arguments.readers)]
+def reading(endpoint: str, count: int, flags: Sequence[str] = ()) -> Iterator[list[Reader]]:
+    """Have so many processes read. flags: of this command. Raises `LoadFailed` if one of them does not."""
+    readers = [Reader(endpoint, number, flags) for number in range(count)]
     try:
         for reader in readers:
             reader.wait_until_it_reads()

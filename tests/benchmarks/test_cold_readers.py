@@ -16,7 +16,7 @@ from tests.waiting import block_until
 def test_readers_read_their_partitions_again_and_again(tmp_path: Path) -> None:
     with cold_readers.running(tmp_path / "node", False) as node:
         asyncio.run(cold_readers.fill(node.endpoint, 500))
-        with cold_readers.reading(node.endpoint, 2, False) as readers:
+        with cold_readers.reading(node.endpoint, 2) as readers:
             block_until(lambda: all(reader.count > 500 for reader in readers))
         before = cold_readers.read_so_far(readers)
         assert not any(reader._thread.is_alive() for reader in readers)
@@ -24,7 +24,7 @@ def test_readers_read_their_partitions_again_and_again(tmp_path: Path) -> None:
 
 
 def test_readers_that_cannot_read_fail_the_measurement() -> None:
-    with pytest.raises(LoadFailed), cold_readers.reading("127.0.0.1:1", 1, False):
+    with pytest.raises(LoadFailed), cold_readers.reading("127.0.0.1:1", 1):
         pass
 
 
