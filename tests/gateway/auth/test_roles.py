@@ -104,8 +104,9 @@ async def test_a_disabled_user_is_disconnected_and_not_let_in(node: Node, versio
     assert (await login(node.ports.mqtt, b"alice", b"wonderland", version))[1].body[1] == 0
 
 
-async def test_services_of_a_disabled_user_are_ended(node: Node) -> None:
-    """Calls under way as well: a pull that waits, and a stream."""
+async def test_services_of_a_disabled_user_are_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream as well, when its wait for a batch ends."""
+    monkeypatch.setattr("cloud_sdk.groups.simple_consumer._WAIT_S", 0.2)
     await set_rules(node, "alice", "allow both home/#")
     credentials = Credentials("alice", "wonderland")
     async with Client(f"127.0.0.1:{node.ports.grpc}", retry_seconds=0, credentials=credentials) as service:
