@@ -139,9 +139,7 @@ async def test_a_client_that_is_banned_while_it_connects(node: Node, monkeypatch
 
 
 @pytest.mark.parametrize("target", ["user:alice", "address:127.0.0.1/32"])
-async def test_services_that_are_banned_are_ended(
-    node: Node, target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_services_that_are_banned_are_ended(node: Node, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream as well, when its wait for a batch ends."""
     monkeypatch.setattr("cloud_sdk.groups.simple_consumer._WAIT_S", 0.2)
     engine, credentials = engine_of(node), Credentials("alice", "wonderland")
