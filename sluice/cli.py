@@ -10,39 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from sluice import kernel
-from sluice.commands import (
-    acl,
-    audit,
-    auth,
-    backup,
-    ban,
-    client,
-    cluster,
-    completion,
-    config,
-    demo,
-    doctor,
-    find,
-    group,
-    held,
-    history,
-    log,
-    message,
-    pub,
-    restore,
-    role,
-    serve,
-    show,
-    sql,
-    stream,
-    sub,
-    top,
-    topic,
-    topics,
-    trace,
-    user,
-    version,
-)
+from sluice.commands import completion, demo, version
+from sluice.commands.access import acl, audit, auth, ban, role, user
+from sluice.commands.analytics import history, sql, stream
+from sluice.commands.clients import client, trace
+from sluice.commands.messages import find, group, held, message, pub, sub, topic, topics
+from sluice.commands.node import cluster, config, doctor, serve, top
+from sluice.commands.storage import backup, log, restore, show
 from sluice.console.command import CommandError
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it

@@ -18,7 +18,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from rich.console import Console
 
 from gateway.management.proto import management_pb2 as pb
-from sluice.commands.cluster import status_of
+from sluice.commands.node.cluster import status_of
 from sluice.console.command import CommandError
 from sluice.demo.cluster_summary import ClusterOutcome, print_summary
 from sluice.demo.engine_servers import NatsServers, SeaweedServers, ServerMissing

@@ -80,7 +80,7 @@ async def test_topics_as_a_list_and_as_json(call: Call) -> None:
 
 
 async def test_more_topics_than_a_page(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.commands.topics._PAGE", 2)
+    monkeypatch.setattr("sluice.commands.messages.topics._PAGE", 2)
     assert (await call("topics"))[1] == ["/", "home/", "office/", "orders/"]
     assert len((await call("topics", "--list"))[1]) == len(TOPICS) + 2
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cli import main
-from sluice.commands.cluster import clients_of, line_of_log, lines_of
+from sluice.commands.node.cluster import clients_of, line_of_log, lines_of
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.engine import Engine
 from tests.store.filled import SMALL, Filled

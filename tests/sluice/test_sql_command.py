@@ -9,7 +9,7 @@ pytest.importorskip("pyspark")
 
 from cloud_sdk import PartitionBounds
 from cloud_sdk.errors import NotAllowed, SluiceError, Unauthenticated
-from sluice.commands import sql
+from sluice.commands.analytics import sql
 from sluice.node import grpc_client
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from cloud_sdk import OutgoingMessage
 from cloud_sdk.blocking import Client
 from sluice.cli import main, parser
-from sluice.commands import stream_job
+from sluice.commands.analytics import stream_job
 from sluice.node import grpc_client
 from streaming.pipelines.stateful import STATE_CONFIG
 from tests.streaming.test_sink import read_all

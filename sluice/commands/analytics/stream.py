@@ -99,7 +99,7 @@ def _add_assignments(parser: "argparse._ActionsContainer", option: str, text: st
 def run(arguments: Arguments) -> int:
     connection = grpc_client.source_options(arguments)
     with stopped_by_signals() as stopping:  # before the import of Spark, which takes seconds
-        from sluice.commands import stream_job  # noqa: PLC0415
+        from sluice.commands.analytics import stream_job  # noqa: PLC0415
 
         return stream_job.run(arguments, connection, stopping)
 

@@ -5,7 +5,7 @@ import sys
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sluice.commands.message import message_id
+from sluice.commands.messages.message import message_id
 from sluice.console.command import Arguments, Subparsers, add_actions, add_limit, declare, print_result
 from sluice.console.facts import facts
 from sluice.console.records import printable

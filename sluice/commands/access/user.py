@@ -5,7 +5,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Final
 
-from sluice.commands.role import names_of
+from sluice.commands.access.role import names_of
 from sluice.console.command import Arguments, CommandError, Subparsers, add_actions, declare, print_result, within
 from sluice.node import management
 

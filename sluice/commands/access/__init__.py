@@ -1,0 +1,1 @@
+"""Users, roles, rules and bans, and the audit log."""

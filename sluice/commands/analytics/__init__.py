@@ -1,0 +1,1 @@
+"""Spark over the log: SQL, pipelines and history."""

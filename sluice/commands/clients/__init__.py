@@ -1,0 +1,1 @@
+"""MQTT clients and cloud services that are connected."""

@@ -1,0 +1,1 @@
+"""Topics, messages and groups: publish, read, find, and look after them."""

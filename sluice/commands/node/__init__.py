@@ -1,0 +1,1 @@
+"""A node and its cluster: start, configure and watch them."""
