@@ -23,7 +23,7 @@ _NONE: Final[Mapping[bytes, tuple[Session, Connection]]] = {}
 
 
 class RemoteSessions:
-    """Implements `gateway.management.clients.SessionDirectory` without sessions in this process."""
+    """Implements `gateway.management.areas.clients.SessionDirectory` without sessions in this process."""
 
     open_sessions = _NONE
 

@@ -26,12 +26,12 @@ from gateway.config.store import store_config
 from gateway.console.console import Console
 from gateway.http.front import HttpFront, HttpPages
 from gateway.management.admin_socket import AdminSocket
-from gateway.management.areas import Areas, areas_of
+from gateway.management.areas.areas import Areas, areas_of
+from gateway.management.areas.storage import StorageService
 from gateway.management.http_api import HttpApi
 from gateway.management.methods import Method
 from gateway.management.passing import PassedCalls, Passing
 from gateway.management.rights import Manager, NodeUser
-from gateway.management.storage import StorageService
 from gateway.management.surface import Management
 from gateway.net.bind import check_host
 from gateway.node.cluster_member import ClusterMember, DrainOrder

@@ -13,9 +13,9 @@ from gateway.console.console import Console
 from gateway.http.front import HttpFront, HttpPages, source_of
 from gateway.http.metrics import Figures
 from gateway.management.admin_socket import AdminSocket
-from gateway.management.areas import areas_of
-from gateway.management.clients import SessionDirectory
-from gateway.management.cluster import NoCluster
+from gateway.management.areas.areas import areas_of
+from gateway.management.areas.clients import SessionDirectory
+from gateway.management.areas.cluster import NoCluster
 from gateway.management.http_api import HttpApi, Identify
 from gateway.management.passing import PassedCalls
 from gateway.management.rights import REQUEST_ID, Manager, RemoteManager

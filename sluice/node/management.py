@@ -106,7 +106,7 @@ class FolderLink:
 
 
 async def _change(data: Path, coroutine: str, request: "Message") -> "Message":
-    from gateway.management.access import AccessService  # noqa: PLC0415
+    from gateway.management.areas.access import AccessService  # noqa: PLC0415
     from gateway.management.rights import NODE_USER  # noqa: PLC0415
     from gateway.rpc.status import RequestError  # noqa: PLC0415
     from sluice.node.ownership import left_to_owner  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """Users and rules of a node in the test's own loop, and clients that say who they are."""
 
 from gateway.auth.credentials.scram import new_user
-from gateway.management.access import AccessService
+from gateway.management.areas.access import AccessService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.node import Node

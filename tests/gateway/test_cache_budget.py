@@ -1,7 +1,7 @@
 """Caches by topic have bounds in bytes: many small ones share a bound, and long topics are not cached."""
 
 from gateway.auth.rules.permissions import RuleBook
-from gateway.management.access import parse_rule
+from gateway.management.areas.access import parse_rule
 from gateway.mqtt.aliases import TopicAliases
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck

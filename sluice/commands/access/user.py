@@ -78,7 +78,7 @@ def _done(arguments: Arguments, done: str) -> int:
 def _keys(arguments: Arguments) -> "pb.ScramKeys":
     """The keys of the password, which is asked for. Raises `CommandError`."""
     from gateway.auth.credentials.scram import ITERATIONS, SALT_SIZE, new_user  # noqa: PLC0415
-    from gateway.management.access import user_name  # noqa: PLC0415
+    from gateway.management.areas.access import user_name  # noqa: PLC0415
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
     from gateway.rpc.status import RequestError  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed
 from cloud_sdk.errors import Unauthenticated
 from gateway.auth.audit import ADMINISTRATION, AUTHENTICATION, AUTHORIZATION, AuditLog, Event
 from gateway.config.audit import AuditConfig
-from gateway.management.audit import AuditService
+from gateway.management.areas.audit import AuditService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.node import Node

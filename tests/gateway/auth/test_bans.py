@@ -17,7 +17,7 @@ from gateway.auth import bans as bans_module
 from gateway.auth.bans import BanIndex, Bans, ClientBanned
 from gateway.broker import maintenance
 from gateway.broker.append import append
-from gateway.management.bans import BansService
+from gateway.management.areas.bans import BansService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.node import Node
@@ -208,7 +208,7 @@ async def test_nobody_bans_himself_and_only_a_super_user_a_super_user(make_node:
 
 
 async def test_the_number_of_bans_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.management.bans.MAX_BANS", 2)
+    monkeypatch.setattr("gateway.management.areas.bans.MAX_BANS", 2)
     engine = engine_of(node)
     await ban(engine, "client:a")
     await ban(engine, "client:b")

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.broker import questions
 from gateway.broker.remote_sessions import RemoteSessions
-from gateway.management.clients import ClientsService
+from gateway.management.areas.clients import ClientsService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.node import Node

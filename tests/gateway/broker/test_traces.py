@@ -11,8 +11,8 @@ from gateway.broker.append import append
 from gateway.broker.remote_sessions import RemoteSessions
 from gateway.broker.traces import TracePart
 from gateway.connection.packet_trace import PacketTrace, TraceLine
-from gateway.management import clients as clients_module
-from gateway.management.clients import ClientsService
+from gateway.management.areas import clients as clients_module
+from gateway.management.areas.clients import ClientsService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.mqtt.packets import PingReq

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.management.access import AccessService
+from gateway.management.areas.access import AccessService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from store.cluster.shared_log import SharedLogUnavailable

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import record
-from gateway.management.clients import ClientsService
+from gateway.management.areas.clients import ClientsService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.node import Node

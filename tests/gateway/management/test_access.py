@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.broker.append import append
-from gateway.management.access import AccessService
+from gateway.management.areas.access import AccessService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.node import Node

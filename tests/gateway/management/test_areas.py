@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from gateway.config.config import load
 from gateway.config.settings import settings_in_force
-from gateway.management.areas import areas_of
+from gateway.management.areas.areas import areas_of
 from gateway.management.methods import METHODS
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import Action, Kind
@@ -357,7 +357,7 @@ async def test_a_dead_letter_that_cannot_be_published_stays(given_up: Surface, m
         raise RequestError(grpc.StatusCode.PERMISSION_DENIED, "no")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.management.dead_letters.require_one", refuse)
+        patch.setattr("gateway.management.areas.dead_letters.require_one", refuse)
         await given_up.refuses(grpc.StatusCode.PERMISSION_DENIED, "RequeueDeadLetters", group="g", all=True)
     assert await letters_of(given_up) == [0, 1, 2, 3, 4]
     assert (await given_up("RequeueDeadLetters", group="g", all=True)).requeued == 5
@@ -437,7 +437,7 @@ async def test_clients_are_searched_by_prefix_user_and_connection(make_node: Mak
 async def test_a_search_for_a_user_looks_at_a_bounded_number_of_sessions(
     surface: Surface, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.management.clients._MAX_LOOKED_AT", 2)
+    monkeypatch.setattr("gateway.management.areas.clients._MAX_LOOKED_AT", 2)
     clients = [await durable(surface.node, b"%d" % number) for number in range(5)]
     pages = [await surface("ListClients", user="alice")]
     while pages[-1].HasField("after"):
@@ -512,7 +512,7 @@ async def test_calls_are_bounded_in_number_and_time(surface: Surface, monkeypatc
     async def wait(*_: object) -> None:
         await waiting.wait()
 
-    monkeypatch.setattr("gateway.management.storage.StorageService.get_store", wait)
+    monkeypatch.setattr("gateway.management.areas.storage.StorageService.get_store", wait)
     users = [Somebody(name) for name in ("greedy", "other", "late")]
     for user, count in zip(users, (16, 16, 0), strict=True):
         calls = [asyncio.create_task(surface.as_manager(user, "GetStore")) for _ in range(count)]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from cloud_sdk import Client
-from gateway.management.groups import GroupsService
+from gateway.management.areas.groups import GroupsService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.node import Node

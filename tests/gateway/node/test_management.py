@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from gateway.auth.authenticators.authenticator import Grant
 from gateway.auth.callers import Caller
 from gateway.config.config import load
-from gateway.management.access import AccessService
+from gateway.management.areas.access import AccessService
 from gateway.management.methods import METHODS
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER, RemoteManager

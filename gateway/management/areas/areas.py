@@ -5,18 +5,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from gateway.auth.authority import Authority
 from gateway.config.config import Config
 from gateway.config.reload import Changes
-from gateway.management.access import AccessService
-from gateway.management.audit import AuditService
-from gateway.management.authentication import AuthenticationService
-from gateway.management.bans import BansService
-from gateway.management.clients import ClientsService, SessionDirectory
-from gateway.management.consumers import ConsumersService
-from gateway.management.dead_letters import DeadLettersService
-from gateway.management.groups import GroupsService
-from gateway.management.held import HeldService
-from gateway.management.messages import MessagesService
-from gateway.management.storage import Sources, StorageService
-from gateway.management.topics import TopicsService
+from gateway.management.areas.access import AccessService
+from gateway.management.areas.audit import AuditService
+from gateway.management.areas.authentication import AuthenticationService
+from gateway.management.areas.bans import BansService
+from gateway.management.areas.clients import ClientsService, SessionDirectory
+from gateway.management.areas.consumers import ConsumersService
+from gateway.management.areas.dead_letters import DeadLettersService
+from gateway.management.areas.groups import GroupsService
+from gateway.management.areas.held import HeldService
+from gateway.management.areas.messages import MessagesService
+from gateway.management.areas.storage import Sources, StorageService
+from gateway.management.areas.topics import TopicsService
 from gateway.rpc.limits import RpcLimits
 from store.engine import Engine
 

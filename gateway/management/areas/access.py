@@ -15,7 +15,7 @@ from gateway.auth.rules.roles import MAX_ROLES, MAX_ROLES_OF_USER, RoleError, ch
 from gateway.auth.rules.rule_text import RuleError, parse_request, parse_rule, rule_text
 from gateway.auth.rules.sources import LOCAL, host_of
 from gateway.broker.append import append
-from gateway.management.acl_check import OwnedRule, Question, UnusableName, judge
+from gateway.management.areas.acl_check import OwnedRule, Question, UnusableName, judge
 from gateway.management.paging import AT_ONCE, MAX_PAGE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import CLUSTER, UPDATE

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from gateway.management.messages import message_of, messages_in, valid_topic
+from gateway.management.areas.messages import message_of, messages_in, valid_topic
 from gateway.management.paging import AT_ONCE, MAX_PAGE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import LIST, SUB, TOPIC

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 import record
-from gateway.management.messages import message_of
+from gateway.management.areas.messages import message_of
 from gateway.management.paging import AT_ONCE, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager

@@ -14,7 +14,7 @@ import grpc
 
 import record
 from gateway.broker.append import append
-from gateway.management.messages import message_of, valid_topic
+from gateway.management.areas.messages import message_of, valid_topic
 from gateway.management.paging import AT_ONCE, MAX_PAGE, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC
