@@ -1,6 +1,7 @@
 """Runs one process of a node, of any role."""
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
@@ -18,7 +19,14 @@ from gateway.node.gateway_node import GatewayNode
 from gateway.node.node import Node
 from gateway.node.ports import Ports
 from gateway.node.reloading import SupervisorLink
-from gateway.node.service_manager import READY, STOPPING, tell_service_manager
+from gateway.node.service_manager import (
+    ALIVE,
+    READY,
+    STOPPING,
+    Heartbeat,
+    tell_service_manager,
+    watchdog_seconds,
+)
 from gateway.node.store_node import StoreNode
 from gateway.observe.log_lines import set_up_log
 from store.errors import StoreError
@@ -45,9 +53,11 @@ class _Running(Protocol):
 def run(config: Config, ready: int = 1, lifeline: int = -1) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code.
 
-    ready: descriptor for the ready line. lifeline: descriptor of a pipe whose other end, when closed, means SIGTERM.
+    ready: descriptor for the ready line, and behind it for bytes that say that the loop runs. lifeline: descriptor of a
+    pipe whose other end, when closed, means SIGTERM.
     """
     set_up_log(config.log_level, config.log_format, _name(config))
+    faulthandler.enable()  # a process that is ended because it hangs says where
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config, ready, lifeline))
@@ -112,6 +122,7 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     os.write(ready, f"{ports.ready_line(config.host, config.http_host)}\n".encode())
     if lifeline < 0:  # otherwise the supervisor does
         tell_service_manager(READY)
+    heartbeat = _heartbeat(ready, lifeline)
     ends = [loop.create_task(each.wait()) for each in (stopping, ended, orphaned)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for end in ends:
@@ -125,4 +136,22 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
         # A supervisor stops the gateways first. Without it, or with a SIGTERM to all processes, they stop meanwhile.
         await node.outlive_gateways(_ORPHAN_SECONDS if orphaned.is_set() else _GATEWAYS_SECONDS)
     await node.stop()
+    if heartbeat is not None:
+        heartbeat.stop()
     return EXIT_ENDED if ended.is_set() else 0
+
+
+def _heartbeat(ready: int, lifeline: int) -> Heartbeat | None:
+    """Tell systemd, or the supervisor, that the loop runs, if either wants to know."""
+    seconds = watchdog_seconds()
+    if not seconds:
+        return None
+    if lifeline < 0:
+        return Heartbeat(seconds, lambda: tell_service_manager(ALIVE))
+    os.set_blocking(ready, False)
+
+    def beat() -> None:
+        with suppress(BlockingIOError, BrokenPipeError):  # a supervisor that hangs or has ended
+            os.write(ready, b".")
+
+    return Heartbeat(seconds, beat)

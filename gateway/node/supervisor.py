@@ -9,6 +9,8 @@ The rules of the file:
 * A child that ends is started again, after a longer pause each time that it did not live long. If a child fails before
   all of them were ready once, everything stops: the child has logged why.
 * Each child has one end of a pipe. When this process is killed, the pipe closes and they stop.
+* With the watchdog of systemd, the loop of each child writes a byte now and then. A child that is silent for too long
+  is ended with SIGABRT, which makes it print where it hangs, or in the end with SIGKILL, and started again.
 """
 
 import logging
@@ -31,7 +33,7 @@ from gateway.config.reload import compare
 from gateway.net.bind import ListenError
 from gateway.net.proxy_protocol import address_text
 from gateway.node.reloading import carry_out
-from gateway.node.service_manager import READY, STOPPING, tell_service_manager
+from gateway.node.service_manager import ALIVE, BEATS, READY, STOPPING, tell_service_manager, watchdog_seconds
 from store.data_folder import DRAINED
 
 log = logging.getLogger(__name__)
@@ -61,6 +63,8 @@ class _Child:
     output: int = -1  # descriptor that its ready line comes from
     line: bytes = b""  # the ready line as far as it has come
     is_ready: bool = False
+    heard: float = 0.0  # monotonic seconds: when it last said that its loop runs
+    is_aborted: bool = False  # it was silent for too long
     began: float = 0.0
     pause: float = _FIRST_PAUSE
     due: float = 0.0  # monotonic seconds: when to start it again
@@ -105,6 +109,8 @@ class Supervisor:
         self._lifeline = os.pipe()
         self._is_ready = False  # all children have been ready once
         self._is_stopping = False
+        self._watchdog_s = watchdog_seconds()
+        self._checked = 0.0  # monotonic seconds: when it was last looked for children that hang
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT. Returns the exit code."""
@@ -141,7 +147,7 @@ class Supervisor:
             self._run_child(child, reading, writing)
         os.close(writing)
         os.set_blocking(reading, False)
-        child.pid, child.output, child.line, child.is_ready = pid, reading, b"", False
+        child.pid, child.output, child.line, child.is_ready, child.is_aborted = pid, reading, b"", False, False
         child.began = monotonic()
 
     def _run_child(self, child: _Child, reading: int, writing: int) -> None:
@@ -189,6 +195,8 @@ class Supervisor:
         outputs = {child.output: child for child in children if child.output >= 0}
         dues = [child.due - monotonic() for child in children if not child.pid and child.due]
         timeout = max(min(dues), 0.0) if dues else None
+        if self._watchdog_s:
+            timeout = min(self._watchdog_s / BEATS, timeout if timeout is not None else self._watchdog_s)
         readable, _, _ = select.select([self._wakeup[0], *outputs], [], [], timeout)
         for descriptor in readable:
             if descriptor == self._wakeup[0]:
@@ -197,6 +205,27 @@ class Supervisor:
                 self._read(outputs[descriptor])
         for child in children:
             self._reap(child)
+        if self._watchdog_s:
+            self._watch(children)
+
+    def _watch(self, children: list[_Child]) -> None:
+        """Tell systemd that this process runs, and end the children that hang."""
+        now = monotonic()
+        pause = self._watchdog_s / BEATS
+        if now - self._checked < pause:
+            return
+        if now - self._checked > 2 * pause:  # this process did not run either: the whole machine may have stood still
+            for child in children:
+                child.heard = now
+        self._checked = now
+        if self._is_ready:
+            tell_service_manager(ALIVE)
+        for child in children:
+            if child.pid and child.is_ready and now - child.heard > self._watchdog_s:
+                log.critical("%s has not answered for %.0f seconds: it is ended", child.name, now - child.heard)
+                child.heard = now
+                os.kill(child.pid, signal.SIGKILL if child.is_aborted else signal.SIGABRT)
+                child.is_aborted = True
 
     def _handle_signals(self, numbers: bytes) -> None:
         for number in numbers:
@@ -221,8 +250,11 @@ class Supervisor:
 
     def _read(self, child: _Child) -> None:
         part = os.read(child.output, 4096)
-        child.line += part
+        child.heard = monotonic()
+        if not child.is_ready:
+            child.line += part
         if b"\n" in child.line and not child.is_ready:
+            child.line = child.line.partition(b"\n")[0]
             child.is_ready = True
             log.info("%s is ready, process %d", child.name, child.pid)
         if not part or len(child.line) > _LINE:

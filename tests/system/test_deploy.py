@@ -3,6 +3,7 @@ names is in another."""
 
 import os
 import re
+import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import yaml
 from gateway.config.config import Config, load
 from tests.system.conftest import NodeProcess
 from tests.system.tools import module
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, block_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
@@ -187,3 +188,49 @@ def test_a_node_tells_systemd_when_it_serves_and_when_it_stops(
         manager.setblocking(False)
         with pytest.raises(BlockingIOError):
             manager.recv(100)
+
+
+@pytest.mark.slow
+def test_a_node_tells_systemd_that_its_loop_runs(
+    make_node: Callable[..., NodeProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "\nWatchdogSec=60\n" in (DEPLOY / "sluice.service").read_text()
+    address = os.path.relpath(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(PATIENCE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        monkeypatch.setenv("WATCHDOG_USEC", "400000")
+        node = make_node("node")
+        node.start()
+        told = [manager.recv(100) for _ in range(4)]
+        assert told == [b"READY=1", *[b"WATCHDOG=1"] * 3]
+        assert node.stop() == 0
+        while (last := manager.recv(100)) == b"WATCHDOG=1":
+            pass
+        assert last == b"STOPPING=1"
+
+
+@pytest.mark.slow
+def test_a_supervisor_ends_a_process_that_hangs(
+    make_node: Callable[..., NodeProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go on, and so does the service: systemd need not end all of it."""
+    address = os.path.relpath(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(PATIENCE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        monkeypatch.setenv("WATCHDOG_USEC", "5000000")
+        node = make_node("node", "--gateways", "1")
+        node.start()
+        assert manager.recv(100) == b"READY=1"
+        before = dict(re.findall(r"(\w+) is ready, process (\d+)", node.log()))
+        os.kill(int(before["g1"]), signal.SIGSTOP)
+        block_until(lambda: "g1 was ended by signal" in node.log())
+        block_until(lambda: dict(re.findall(r"(\w+) is ready, process (\d+)", node.log()))["g1"] != before["g1"])
+        after = dict(re.findall(r"(\w+) is ready, process (\d+)", node.log()))
+        assert after["store"] == before["store"]
+        assert re.search(r"CRITICAL \S+: g1 has not answered for \d+ seconds: it is ended", node.log())
+        assert manager.recv(100) == b"WATCHDOG=1"
+        assert node.stop() == 0
