@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.resolve()
 LIBRARY = "matcher._kernel"  # what mypyc makes; it lies in the package that every hot module may import
 CYTHON = (
     "gateway/listen/_streams.pyx",
+    "record/_blocks.pyx",
     "record/_frames.pyx",
     "store/log/_flush_queue.pyx",
     "store/views/queues/_tails.pyx",

@@ -13,15 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import record
-from cloud_sdk.properties import KEY, TAG, decode
 from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC
 
 PAYLOAD: Final = PART_PAYLOAD  # one of the parts that `parts_without` returns
-BORN: Final = "born-ms"  # the user property with the publisher's own time, ms since 1970-01-01 UTC, in decimal digits
 _TEXT: Final = pa.field("element", pa.string(), nullable=False)
 _TIME: Final = pa.timestamp("us", tz="UTC")
-_LAST_BORN: Final = 253_402_300_799_999  # ms: the year 9999
-_DIGITS: Final = 15
 
 SCHEMA: Final = pa.schema(
     [
@@ -37,7 +33,9 @@ SCHEMA: Final = pa.schema(
         pa.field("content_type", pa.string()),
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),  # in the partition
-        pa.field("published_at", _TIME, nullable=False),  # the publisher's time (`BORN`), else `stored_at`
+        pa.field(
+            "published_at", _TIME, nullable=False
+        ),  # the publisher's own (user property `born-ms`), or `stored_at`
         pa.field("stored_at", _TIME, nullable=False),  # when the record was appended to the log
         pa.field("position", pa.int64(), nullable=False),  # in the log
     ]
@@ -101,8 +99,15 @@ class _Page:
         return self.fixed(pa.timestamp("ms", tz="UTC"), 2)
 
     @cached_property
+    def times(self) -> pa.Array:
+        """`stored`, in microseconds as Spark has them."""
+        return self.stored.cast(_TIME)
+
+    @cached_property
     def properties(self) -> "_Properties | None":
-        return _Properties.read(self.rows, self.columns[8], self.columns[9])
+        """None if no message has properties, the usual case."""
+        offsets, data = self.columns[8], self.columns[9]
+        return _Properties(self.rows, record.property_columns(offsets, data)) if data else None
 
     def strings(self, kind: pa.DataType, at: int) -> pa.Array:
         """A string or binary array over the two buffers at index `at`."""
@@ -119,22 +124,41 @@ class _Page:
 
 @dataclass(slots=True)
 class _Properties:
-    """The decoded property blocks of a page. `read` returns None if no message has properties, the usual case."""
+    """The properties of a page, as buffers of `record.property_columns`."""
 
-    content_types: list[str | None]
-    users: list[list[tuple[str, str]]]
+    rows: int
+    buffers: tuple[bytes, ...]
 
-    @classmethod
-    def read(cls, rows: int, offsets: bytes, data: bytes) -> "_Properties | None":
-        if not data:
-            return None
-        found = cls([], [])
-        ends = memoryview(offsets).cast("i")
-        for row in range(rows):
-            block = decode(data[ends[row] : ends[row + 1]])
-            found.users.append(block.user)
-            found.content_types.append(block.content_type)
-        return found
+    def optional_texts(self, at: int) -> pa.Array:
+        """The column whose bitmap is at index `at`, before its offsets and data."""
+        return pa.Array.from_buffers(pa.string(), self.rows, [pa.py_buffer(each) for each in self.buffers[at : at + 3]])
+
+    def tags(self) -> pa.Array:
+        ends, *texts = self.buffers[3:6]
+        return _lists(SCHEMA.field("tags").type, self.rows, ends, _texts(texts))
+
+    def users(self) -> pa.Array:
+        ends, *texts = self.buffers[6:11]
+        kind = SCHEMA.field("properties").type
+        pairs = pa.StructArray.from_arrays(
+            [_texts(texts[:2]), _texts(texts[2:])], fields=[kind.key_field, kind.item_field]
+        )
+        return pa.Array.from_buffers(kind, self.rows, [None, pa.py_buffer(ends)], children=[pairs])
+
+    def born(self) -> pa.Array:
+        """The publisher's own time."""
+        buffers = [pa.py_buffer(each) for each in self.buffers[14:16]]
+        return pa.Array.from_buffers(pa.timestamp("ms", tz="UTC"), self.rows, buffers)
+
+
+def _texts(buffers: Sequence[bytes]) -> pa.Array:
+    """Texts without null: their offsets and data."""
+    ends, data = buffers
+    return pa.Array.from_buffers(pa.string(), len(ends) // 4 - 1, [None, pa.py_buffer(ends), pa.py_buffer(data)])
+
+
+def _lists(kind: pa.DataType, rows: int, ends: bytes, elements: pa.Array) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(ends)], children=[elements])
 
 
 def _as(kind: pa.DataType, column: pa.Array) -> pa.Array:
@@ -143,61 +167,52 @@ def _as(kind: pa.DataType, column: pa.Array) -> pa.Array:
 
 
 def _levels(page: _Page) -> pa.Array:
-    return pc.split_pattern(page.topics, "/").cast(SCHEMA.field("levels").type)
+    ends, *texts = record.level_columns(page.columns[4], page.columns[5])
+    return _lists(SCHEMA.field("levels").type, page.rows, ends, _texts(texts))
 
 
 def _keys(page: _Page) -> pa.Array:
-    if page.properties is None:
-        return pa.nulls(page.rows, pa.string())
-    return pa.array([next((value for name, value in user if name == KEY), None) for user in page.properties.users])
+    return pa.nulls(page.rows, pa.string()) if page.properties is None else page.properties.optional_texts(0)
 
 
 def _tags(page: _Page) -> pa.Array:
-    kind = SCHEMA.field("tags").type
-    if page.properties is None:
-        return _empty(kind, page.rows)
-    return pa.array([[value for name, value in user if name == TAG] for user in page.properties.users], kind)
+    return _empty("tags", page.rows) if page.properties is None else page.properties.tags()
 
 
 def _user_properties(page: _Page) -> pa.Array:
-    kind = SCHEMA.field("properties").type
-    if page.properties is None:
-        return _empty(kind, page.rows)
-    return pa.array([list(dict(user).items()) for user in page.properties.users], kind)
+    return _empty("properties", page.rows) if page.properties is None else page.properties.users()
 
 
 def _content_types(page: _Page) -> pa.Array:
-    if page.properties is None:
-        return pa.nulls(page.rows, pa.string())
-    return pa.array(page.properties.content_types, pa.string())
+    return pa.nulls(page.rows, pa.string()) if page.properties is None else page.properties.optional_texts(11)
 
 
 def _published(page: _Page) -> pa.Array:
     if page.properties is None:
-        return page.stored.cast(_TIME)
-    born = pa.array([_born_ms(user) for user in page.properties.users], pa.int64())
-    return pc.coalesce(born.cast(pa.timestamp("ms", tz="UTC")), page.stored).cast(_TIME)
-
-
-def _born_ms(user: list[tuple[str, str]]) -> int | None:
-    for name, value in user:
-        if name == BORN and len(value) <= _DIGITS and value.isascii() and value.isdecimal():
-            return int(value) if int(value) <= _LAST_BORN else None
-    return None
+        return page.times
+    return pc.coalesce(page.properties.born(), page.stored).cast(_TIME)
 
 
 def _qos(page: _Page) -> pa.Array:
     return pc.bit_wise_and(page.fixed(pa.int8(), 3), pa.scalar(3, pa.int8()))
 
 
-def _empty(kind: pa.DataType, rows: int) -> pa.Array:
+def _empty(name: str, rows: int) -> pa.Array:
     """Empty lists or maps."""
-    kinds = pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), pa.array([], pa.string()))
-    if isinstance(kind, pa.MapType):
-        none = pa.array([], pa.string())
-        return pa.MapArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), none, none).cast(kind)
-    return kinds.cast(kind)
+    while len(_EMPTY[name]) < rows:
+        _EMPTY[name] = _no_elements(SCHEMA.field(name).type, 2 * rows)
+    return _EMPTY[name].slice(0, rows)
 
+
+def _no_elements(kind: pa.DataType, rows: int) -> pa.Array:
+    ends, none = bytes(4 * (rows + 1)), _texts((bytes(4), b""))
+    if isinstance(kind, pa.MapType):
+        none = pa.StructArray.from_arrays([none, none], fields=[kind.key_field, kind.item_field])
+    return _lists(kind, rows, ends, none)
+
+
+# Arrays of empty lists and maps, of which each page uses a part.
+_EMPTY: Final[dict[str, pa.Array]] = {name: _no_elements(SCHEMA.field(name).type, 1) for name in ("tags", "properties")}
 
 _COLUMNS: Final[dict[str, Callable[[_Page], pa.Array]]] = {
     "topic": lambda page: page.topics,
@@ -212,6 +227,6 @@ _COLUMNS: Final[dict[str, Callable[[_Page], pa.Array]]] = {
     "partition": lambda page: pa.repeat(pa.scalar(page.partition, pa.int32()), page.rows),
     "offset": _Page.offsets,
     "published_at": _published,
-    "stored_at": lambda page: page.stored.cast(_TIME),
+    "stored_at": lambda page: page.times,
     "position": lambda page: page.fixed(pa.int64(), 1),
 }

@@ -23,6 +23,7 @@ class ReadOptions(SelectionOptions, total=False):
     without: int  # parts of records that come empty: the sum of `record.layout.PART_*`
     until: int  # the offset at which the read ends; 0: none
     known_partitions: int  # do not wait if the parent topic has more partitions; 0: wait
+    keys: Sequence[str]  # only messages with one of these keys, at most 16; empty: any
 
 
 class PushOptions(SelectionOptions, total=False):

@@ -8,9 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from record import layout
+
 # Names of user properties:
 KEY: Final = "key"  # `Client.find` finds messages by it
 TAG: Final = "tag"  # consumers select messages by it
+MAX_KEY: Final = layout.MAX_KEY  # bytes of a key by which a message is found
+MAX_KEYS: Final = layout.MAX_KEYS  # of one message
 ORDERING_KEY: Final = "ordering_key"  # ordered consumers handle messages with the same one in order
 
 _PAYLOAD_FORMAT: Final = 0x01

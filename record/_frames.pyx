@@ -963,3 +963,67 @@ def read_span(bytes refs not None, Py_ssize_t first, uint64_t end, uint64_t gap,
         reached = behind
         first += 1
     return first, begin, reached
+
+
+def find_tags(bytes refs not None, object tags not None) -> list:
+    """Return the indexes of the packed references that have one of these tags, and of all that name an ordering key.
+
+    The tag of a message that names an ordering key does not tell its topic (see `tag_of`). Raises ValueError if the
+    last reference is not whole.
+    """
+    return _find(refs, sorted(tags), False)
+
+
+def find_positions(bytes refs not None, object positions not None) -> list:
+    """Return the indexes of the packed references of the records at these positions. Raises ValueError if the last
+    reference is not whole."""
+    return _find(refs, sorted(positions), True)
+
+
+cdef list _find(bytes refs, list wanted, bint by_position):
+    """The indexes of the references whose value is in `wanted`, which is sorted. A bitmap of hashes rules most others
+    out."""
+    cdef const uint8_t *p = _raw(refs)
+    cdef Py_ssize_t n = PyBytes_GET_SIZE(refs), i, count = len(wanted), low, high, middle
+    cdef uint8_t marks[8192]
+    cdef uint64_t *values
+    cdef uint64_t value
+    cdef uint32_t mark
+    cdef list found = []
+    if n % REF:
+        raise ValueError("not whole references")
+    n //= REF
+    values = <uint64_t *> PyMem_Malloc(max(count, 1) * sizeof(uint64_t))
+    if values == NULL:
+        raise MemoryError
+    try:
+        memset(marks, 0, sizeof(marks))
+        for i in range(count):
+            values[i] = wanted[i]
+            mark = _mark(values[i])
+            marks[mark >> 3] |= 1 << (mark & 7)
+        for i in range(n):
+            value = get64(p + i * REF) if by_position else get32(p + i * REF + 12)
+            if not by_position and value & NAMES_KEY:
+                found.append(i)
+                continue
+            mark = _mark(value)
+            if not marks[mark >> 3] >> (mark & 7) & 1:
+                continue
+            low, high = 0, count
+            while low < high:
+                middle = (low + high) // 2
+                if values[middle] < value:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < count and values[low] == value:
+                found.append(i)
+    finally:
+        PyMem_Free(values)
+    return found
+
+
+cdef inline uint32_t _mark(uint64_t value) noexcept nogil:
+    """A hash of 16 bits."""
+    return <uint32_t> ((value * <uint64_t> 0x9E3779B97F4A7C15) >> 48)

@@ -4,7 +4,7 @@ A test holds them equal.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import Final
@@ -500,3 +500,20 @@ def read_span(refs: bytes, first: int, end: int, gap: int, most: int) -> tuple[i
             return index, begin, reached
         reached = behind
     return len(refs) // _REF.size, begin, reached
+
+
+def find_tags(refs: bytes, tags: Iterable[int]) -> list[int]:
+    """Return the indexes of the packed references that have one of these tags, and of all that name an ordering key.
+
+    The tag of a message that names an ordering key does not tell its topic (see `tag_of`). Raises ValueError if the
+    last reference is not whole.
+    """
+    wanted = frozenset(tags)
+    return [index for index, tag in enumerate(unpack_refs(refs)[3]) if tag & NAMES_KEY or tag in wanted]
+
+
+def find_positions(refs: bytes, positions: Iterable[int]) -> list[int]:
+    """Return the indexes of the packed references of the records at these positions. Raises ValueError if the last
+    reference is not whole."""
+    wanted = frozenset(positions)
+    return [index for index, position in enumerate(unpack_refs(refs)[0]) if position in wanted]

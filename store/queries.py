@@ -29,6 +29,7 @@ from store.api import (
     Retained,
     Role,
     Rule,
+    Selected,
     SessionState,
     StoredSubscription,
     StoredWill,
@@ -41,6 +42,7 @@ from store.api import (
 from store.errors import LogCorrupt, OffsetOutOfRange
 from store.log.reader import LogReader
 from store.producer_progress import cut_from
+from store.selected import SelectedReads, first_since
 from store.views.fold import Views
 from store.views.groups.counts import GroupCounts
 from store.views.queues.partitions import Partitions
@@ -136,17 +138,7 @@ class Queries:
             return await self.read(position, max_bytes)  # retention removed records during the read
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
-        # Store times never run backwards along a queue.
-        bounds = self._views.bounds((queue,))[0]
-        low, high = bounds.begin, bounds.end
-        while low < high:
-            middle = (low + high) // 2
-            times = record.unpack_refs(self._views.references(queue, middle, 1))[2]
-            if times[0] < time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return first_since(self._views, queue, time_ms)
 
     async def position_at(self, time_ms: int) -> int:
         begin, end = self._views.begin, self._views.position
@@ -160,6 +152,20 @@ class Queries:
 
     async def retention_floor(self, parent: bytes) -> int:
         return self._views.floors.of_parent(parent)
+
+    async def fetch_selected(
+        self,
+        queue: bytes,
+        offset: int,
+        until: int,
+        topic_filter: bytes,
+        keys: list[bytes],
+        max_records: int,
+        max_bytes: int,
+        without: int = 0,
+    ) -> Selected | None:
+        reads = SelectedReads(self._views, self._reader, queue, topic_filter, keys)
+        return await reads.fetch(offset, until, max_records, max_bytes, without)
 
     async def by_key(self, parent: bytes, key: bytes, after: int | None, limit: int, max_bytes: int) -> Found:
         return await find.by_key(self._views, self._reader, parent, key, after, limit, max_bytes)

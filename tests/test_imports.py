@@ -51,7 +51,7 @@ STORE_FLOORS = (
     ("data_folder", "file_copy", "views"),
     ("object_store",),
     ("tier",),
-    ("cluster", "find", "gateways", "groups", "held", "producer_progress", "repair", "retention"),
+    ("cluster", "find", "selected", "gateways", "groups", "held", "producer_progress", "repair", "retention"),
     ("queries",),
     ("exports",),
     ("opening",),

@@ -17,11 +17,10 @@ from typing import Final
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
 from benchmarks.stream.history import HISTORY_WORKS, export
 from benchmarks.stream.lag import measured as measured_lag
-from benchmarks.stream.works import PARENT, WORKS, Site, Work
+from benchmarks.stream.works import DEVICES, PARENT, WORKS, Site, Work
 from cloud_sdk import Client, OutgoingMessage
 from streaming.session import spark_session, stop
 
-_DEVICES: Final = 1_000
 _BATCH: Final = 4_096
 _PAYLOAD: Final = 256
 _LAG_P95: Final = 4.0  # seconds, wanted
@@ -43,7 +42,7 @@ async def fill(endpoint: str, rows: int) -> None:
     now = time.time()
 
     def message(number: int) -> OutgoingMessage:
-        device = f"device-{number % _DEVICES}"
+        device = f"device-{number % DEVICES}"
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now + number / 1_000))
         text = f'{{"device": "{device}", "time": "{stamp}", "value": {number % 977 / 10}, "unit": "°C", "note": "'
         return OutgoingMessage(f"{PARENT}/{device}", text.encode().ljust(_PAYLOAD - 2, b"x") + b'"}')

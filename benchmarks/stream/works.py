@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 PARENT: Final = "fleet"
+DEVICES: Final = 1_000
 SCHEMA: Final = "device string, time timestamp, value double"
 FIXED: Final = ("partition", "stored_at", "qos", "position")
 _QUERY_SECONDS: Final = 1_800
@@ -42,7 +43,7 @@ class Work:
     body: Callable[[Site], None]
     per_second: float | None = None  # at least
     of: str | None = None  # the work it is compared with,
-    ratio: float = 0.0  # and what part of its rate is wanted
+    ratio: float = 0.0  # and what part of its rate, or how many times its rate, is wanted
 
 
 def windowed(records: DataFrame) -> DataFrame:
@@ -64,6 +65,20 @@ def _count_one_column(site: Site) -> None:
 
 def _count_all_columns(site: Site) -> None:
     expect(site.log().count(), site.rows)
+
+
+def _one_topic(site: Site) -> None:
+    """Rows of one device of a thousand, all columns."""
+    expect(len(site.log().where(f"topic = '{PARENT}/device-7'").collect()), _of_device(site.rows))
+
+
+def _one_topic_scanned(site: Site) -> None:
+    """The same rows, by a condition that Spark does not show to a source."""
+    expect(len(site.log().where(f"concat(topic, '') = '{PARENT}/device-7'").collect()), _of_device(site.rows))
+
+
+def _of_device(rows: int) -> int:
+    return len(range(7, rows, DEVICES))
 
 
 def _windows(site: Site) -> None:
@@ -97,6 +112,8 @@ def _catch_up(site: Site) -> None:
 WORKS: Final = (
     Work("count(), one column", _count_one_column, 400_000),
     Work("count(), all columns", _count_all_columns, 400_000),
+    Work("one topic of 1,000, scanned", _one_topic_scanned),
+    Work("one topic of 1,000", _one_topic, of="one topic of 1,000, scanned", ratio=20),
     Work("windowed aggregation, fixed columns", _windows, 400_000),
     Work("windowed aggregation, Parquet", _windows_parquet),
     Work("JSON fields, aggregated", _json, of="JSON fields, Parquet", ratio=0.5),

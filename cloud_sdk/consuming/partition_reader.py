@@ -48,6 +48,7 @@ class PartitionReader:
                 without=options.get("without", 0),
                 until=options.get("until", 0),
                 known_partitions=options.get("known_partitions", 0),
+                keys=options.get("keys", ()),
             )
         reply = await self._connection.call(lambda stub: stub.Pull, request, wait_seconds)
         return Batch(

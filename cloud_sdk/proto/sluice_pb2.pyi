@@ -68,7 +68,7 @@ class Rejection(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PullRequest(_message.Message):
-    __slots__ = ("parent", "partition", "offset", "max_records", "max_bytes", "wait_ms", "selection", "without", "until", "known_partitions")
+    __slots__ = ("parent", "partition", "offset", "max_records", "max_bytes", "wait_ms", "selection", "without", "until", "known_partitions", "keys")
     PARENT_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class PullRequest(_message.Message):
     WITHOUT_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     KNOWN_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
     parent: str
     partition: int
     offset: int
@@ -89,7 +90,8 @@ class PullRequest(_message.Message):
     without: int
     until: int
     known_partitions: int
-    def __init__(self, parent: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., without: _Optional[int] = ..., until: _Optional[int] = ..., known_partitions: _Optional[int] = ...) -> None: ...
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, parent: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_records: _Optional[int] = ..., max_bytes: _Optional[int] = ..., wait_ms: _Optional[int] = ..., selection: _Optional[_Union[Selection, _Mapping]] = ..., without: _Optional[int] = ..., until: _Optional[int] = ..., known_partitions: _Optional[int] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PullReply(_message.Message):
     __slots__ = ("offset", "count", "frames", "begin", "end", "offsets", "next_offset", "gone", "partitions")

@@ -9,14 +9,14 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.loop_turns import LoopTurns, Turn
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import group_name, parent_name, within
-from gateway.rpc.selecting import matching, selection_of
+from gateway.rpc.selecting import Records, keys_of, matching, selection_of
 from gateway.rpc.status import invalid
 from gateway.rpc.visibility import caller_user
 from gateway.rpc.wakeups import Wakeups, wait_until
-from matcher.selector import Selector, compile_selection
+from matcher.selector import EVERYTHING, Selector, compile_selection
 from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC
 from store import control
-from store.api import Appended, Fetched, Store, partition_queue
+from store.api import Appended, Bounds, Fetched, Store, partition_queue
 
 _MAX_FETCHES: Final = 8  # of one call; the selection may match no record of them
 _FAR: Final = 4  # replies of the same size that follow; a reader that keeps up with its partition has fewer
@@ -124,6 +124,7 @@ class _Reader:
     or those of them that the request selects."""
 
     __slots__ = (
+        "_keys",
         "_known",
         "_lost",
         "_max_bytes",
@@ -132,6 +133,7 @@ class _Reader:
         "_queue",
         "_selector",
         "_store",
+        "_topic_filter",
         "_turns",
         "_until",
         "_without",
@@ -152,10 +154,14 @@ class _Reader:
         self._queue = partition_queue(parent, request.partition)
         self._max_records = max_records
         self._max_bytes = max_bytes
-        self._selector: Selector | None = None  # None: everything is selected
+        selection = EVERYTHING
         if request.HasField("selection"):
             selection = selection_of(request.selection, request.parent.encode())
-            self._selector = compile_selection(selection) if selection else None
+        self._topic_filter = b"" if _is_whole(selection.topic_filter) else selection.topic_filter
+        self._keys = keys_of(request.keys)
+        self._selector: Selector | None = None  # None: everything is selected
+        if selection or self._keys:
+            self._selector = compile_selection(selection)
         self._without = request.without & _PARTS
         self._until = request.until or _NO_END
         self._known = request.known_partitions
@@ -210,14 +216,32 @@ class _Reader:
         """The selected records, whose offsets are added to `offsets`. The result's offset is where the read ended."""
         frames: list[bytes] = []
         for _ in range(_MAX_FETCHES):
-            max_records = self._max_records - len(offsets)
-            found = await self._fetch(offset, max_records, max(room, 1), self._without & ~_SELECTED_BY)
-            for record_offset, frame in matching(found.data, found.offset, selector):
-                offsets.append(record_offset)
-                frames.append(frame)
-                room -= len(frame)
-            offset = found.offset + found.count
-            if not found.count or len(offsets) >= self._max_records or room <= 0:
+            records, offset, bounds = await self._candidates(offset, self._max_records - len(offsets), max(room, 1))
+            if not records.are_selected or selector.reads_properties:
+                records = matching(records, selector, self._keys)
+            offsets += records.offsets
+            frames.append(records.data)
+            room -= len(records.data)
+            if offset >= min(bounds.end, self._until) or len(offsets) >= self._max_records or room <= 0:
                 break
         data = record.without(b"".join(frames), self._without & _SELECTED_BY)
-        return Fetched(offset, len(offsets), data, found.bounds)
+        return Fetched(offset, len(offsets), data, bounds)
+
+    async def _candidates(self, offset: int, max_records: int, max_bytes: int) -> tuple[Records, int, Bounds]:
+        """Records from `offset` on among which are all that are selected, and where they end. Where a filter or keys
+        select few, the store finds them in its indexes."""
+        without = self._without & ~_SELECTED_BY
+        if self._topic_filter or self._keys:
+            arguments = self._topic_filter, self._keys, max_records, max_bytes, without
+            selected = await self._store.bulk.fetch_selected(self._queue, offset, self._until, *arguments)
+            if selected is not None:
+                self._lost += selected.gone
+                return Records(selected.data, selected.offsets, True), selected.next_offset, selected.bounds
+        found = await self._fetch(offset, max_records, max_bytes, without)
+        return Records(found.data, range(found.offset, found.next_offset), False), found.next_offset, found.bounds
+
+
+def _is_whole(topic_filter: bytes) -> bool:
+    """Whether a filter that may match topics of a parent matches all of them. No filter with a wildcard as its first
+    level matches those of a parent that begins with $."""
+    return topic_filter.endswith(b"/#") and topic_filter.count(b"/") == 1 and not topic_filter.startswith(b"+")

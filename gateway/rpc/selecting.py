@@ -1,10 +1,14 @@
 """Selections of requests, and the records of a partition that match one."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.status import invalid
 from matcher.names import parent_of
 from matcher.selector import EVERYTHING, Selection, Selector, SelectorError, compile_selection
+from record.layout import MAX_KEY, MAX_KEYS
 
 
 def selection_of(message: pb.Selection, parent: bytes | None) -> Selection:
@@ -23,13 +27,38 @@ def selection_of(message: pb.Selection, parent: bytes | None) -> Selection:
     return selection
 
 
-def matching(data: bytes, offset: int, selector: Selector) -> list[tuple[int, bytes]]:
-    """The records that match, as (offset, frame). `data` are frames back to back, the first at `offset`."""
+def keys_of(keys: Sequence[str]) -> list[bytes]:
+    """The keys of a request. Raises `RequestError`."""
+    if len(keys) > MAX_KEYS:
+        raise invalid(f"there are {len(keys)} keys; at most {MAX_KEYS} are looked for at a time")
+    found = [key.encode() for key in keys]
+    if not all(0 < len(key) <= MAX_KEY for key in found):
+        raise invalid(f"a key has 1 to {MAX_KEY} bytes")
+    return found
+
+
+@dataclass(slots=True)
+class Records:
+    """Frames back to back, and the offset of each. are_selected: all have a topic and a key that are wanted."""
+
+    data: bytes
+    offsets: Sequence[int]
+    are_selected: bool
+
+
+def matching(records: Records, selector: Selector, keys: Sequence[bytes]) -> Records:
+    """The records that match, and that have one of `keys` if there are any."""
+    data = records.data
     starts = record.split(data)
     ends = [*starts[1:], len(data)]
-    matches: list[tuple[int, bytes]] = []
-    for index in range(len(starts)):
-        _, _, _, topic, _, properties, _ = record.decode(data, starts[index])
-        if selector.matches_message(topic, properties):
-            matches.append((offset + index, data[starts[index] : ends[index]]))
-    return matches
+    wanted = frozenset(keys)
+    offsets: list[int] = []
+    frames: list[bytes] = []
+    for offset, start, end in zip(records.offsets, starts, ends, strict=False):
+        _, _, _, topic, _, properties, _ = record.decode(data, start)
+        if selector.matches_message(topic, properties) and (
+            not wanted or not wanted.isdisjoint(record.keys_of(properties))
+        ):
+            offsets.append(offset)
+            frames.append(data[start:end])
+    return Records(b"".join(frames), offsets, True)

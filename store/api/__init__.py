@@ -58,6 +58,7 @@ from store.api.queues import (
     Found,
     QueueStore,
     Retained,
+    Selected,
     TopicPage,
     dead_letter_queue,
     filter_queue,
@@ -121,6 +122,7 @@ __all__ = [
     "Role",
     "Rule",
     "Run",
+    "Selected",
     "SessionState",
     "SessionStore",
     "Start",
@@ -156,6 +158,19 @@ class BulkReads(Protocol):
 
     async def fetch(self, queue: bytes, offset: int, max_records: int, max_bytes: int, without: int = 0) -> Fetched:
         """Read up to `max_records` records and `max_bytes` bytes of a queue from `offset` on, as `QueueStore.fetch`."""
+
+    async def fetch_selected(
+        self,
+        queue: bytes,
+        offset: int,
+        until: int,
+        topic_filter: bytes,
+        keys: list[bytes],
+        max_records: int,
+        max_bytes: int,
+        without: int = 0,
+    ) -> Selected | None:
+        """Read messages of a partition that a filter or keys select, as `QueueStore.fetch_selected`."""
 
     async def read(self, position: int, max_bytes: int) -> Chunk:
         """Read up to `max_bytes` bytes of the log from `position` on, as `LogStore.read`."""

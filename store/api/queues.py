@@ -70,6 +70,18 @@ class Fetched:
 
 
 @dataclass(slots=True)
+class Selected:
+    """The selected records of a part of a partition: sealed frames back to back, and the offset of each. Continue at
+    `next_offset`, also if there are none. `gone` counts wanted records that are gone from the log."""
+
+    offsets: list[int]
+    data: bytes
+    next_offset: int
+    gone: int
+    bounds: Bounds
+
+
+@dataclass(slots=True)
 class Found:
     """Messages with a key, the oldest first: `count` sealed frames back to back.
 
@@ -131,6 +143,25 @@ class QueueStore(Protocol):
 
         without: parts (`record.layout.PART_*`) that are left out of records of a topic or a partition. They count in
         `max_bytes` anyway. Raises `OffsetOutOfRange` for an offset before the begin or after the end.
+        """
+
+    async def fetch_selected(
+        self,
+        queue: bytes,
+        offset: int,
+        until: int,
+        topic_filter: bytes,
+        keys: list[bytes],
+        max_records: int,
+        max_bytes: int,
+        without: int = 0,
+    ) -> Selected | None:
+        """Read messages of a partition from `offset` on and before `until` whose topic matches a filter and that have
+        one of `keys`. An empty filter and no keys select any; at least one of them must be given. Only the records that
+        may be selected are read.
+
+        Returns None if the filter or the keys may select so many that a `fetch` is as good. `without` is that of
+        `fetch`, but topic and properties are never left out. Raises `OffsetOutOfRange` as `fetch` does.
         """
 
     async def retention_floor(self, parent: bytes) -> int:

@@ -120,7 +120,10 @@ class RemoteCalls(ABC):
     ban_count = _remote(Store.ban_count)
     group_pause = _remote(Store.group_pause)
     answer_question = _remote(Store.answer_question, is_read=False)
+    fetch_selected = _remote(Store.fetch_selected)
 
 
 _BY_NAME: Final = {method.name: method for method in METHODS}
-FETCH, POP, PRODUCED, READ = (_BY_NAME[name] for name in ("fetch", "pop", "produced", "read"))
+FETCH, FETCH_SELECTED, POP, PRODUCED, READ = (
+    _BY_NAME[name] for name in ("fetch", "fetch_selected", "pop", "produced", "read")
+)

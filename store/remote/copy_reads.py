@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from store.api import Chunk, Fetched
+from store.api import Chunk, Fetched, Selected
 from store.errors import StoreError
 from store.local_store import LocalStore
-from store.remote.calls import FETCH, METHODS, READ, encode
+from store.remote.calls import FETCH, FETCH_SELECTED, METHODS, READ, encode
 from store.remote.config import RemoteConfig
 
 _LASTING: Final = (b"p", b"t")  # kinds of queues that never end: an offset has one record at most, whenever it is read
@@ -42,7 +42,7 @@ class CopyReads:
         if position - store.position > self._max_lag or not store.meta.has_log_up_to(opening, position):
             raise NotReadable("the copy of this node is of another log, or far behind")
         method = METHODS[body[0]] if body and body[0] < len(METHODS) else None
-        found: Fetched | Chunk
+        found: Fetched | Selected | Chunk | None
         try:
             async with self._room:
                 if method is FETCH:
@@ -51,6 +51,12 @@ class CopyReads:
                         return NO_ANSWER
                     found = await store.fetch(queue, offset, *limits)
                     is_final = found.offset == offset < found.next_offset < found.bounds.end
+                elif method is FETCH_SELECTED:
+                    queue, offset, *rest = FETCH_SELECTED.arguments.decode(body[1:])
+                    found = await store.fetch_selected(queue, offset, *rest)
+                    if found is None:
+                        return NO_ANSWER
+                    is_final = not found.gone and offset < found.next_offset < found.bounds.end
                 elif method is READ:
                     offset, max_bytes = READ.arguments.decode(body[1:])
                     found = await store.read(offset, max_bytes)

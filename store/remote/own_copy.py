@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from store.remote.calls import FETCH, READ, Method, encode
+from store.remote.calls import FETCH, FETCH_SELECTED, READ, Method, encode
 from store.remote.copy_reads import NO_ANSWER
 from store.remote.frames import FrameKind
 from store.remote.requests import Refused, Requester
@@ -73,7 +73,7 @@ class OwnCopy:
 def _place_of(method: Method, arguments: tuple[object, ...]) -> Place | None:
     """What a read begins with; None: a copy does not answer it."""
     match method, arguments:
-        case _, (bytes(queue), int(offset), *_) if method is FETCH:
+        case _, (bytes(queue), int(offset), *_) if method in (FETCH, FETCH_SELECTED):
             return queue, offset
         case _, (int(position), _) if method is READ:
             return b"", position

@@ -10,6 +10,7 @@ from streaming.history.index import HistoryIndex
 from streaming.source.offsets import skip_lost
 from streaming.source.options import SourceOptions
 from streaming.source.planning import holdings_of, pieces, starts, stops
+from streaming.source.predicates import can_evaluate, expression
 from streaming.source.pushdown import Narrowing
 from streaming.source.reading import read_piece
 
@@ -26,11 +27,13 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._narrowing = Narrowing()
+        self._filters: list[Filter] = []  # evaluated by the tasks
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark names it
-        """Use filters to read less. Spark evaluates all of them again, so reading too much is allowed."""
+        """Use filters to read less. Return those that Spark has to evaluate, because tasks cannot."""
         self._narrowing = Narrowing.by(filters)
-        return filters
+        self._filters = [each for each in filters if can_evaluate(each, self._schema)]
+        return [each for each in filters if not can_evaluate(each, self._schema)]
 
     def partitions(self) -> Sequence[InputPartition]:
         options, narrowing = self._options, self._narrowing
@@ -49,4 +52,8 @@ class BatchReader(DataSourceReader):
         return [InputPartition(piece) for piece in pieces(first, last, options.records_per_task, topics, index)]
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
-        return read_piece(self._options, self._schema, partition.value)
+        condition = expression(self._filters, self._schema)
+        for batch in read_piece(self._options, self._schema, partition.value):
+            found = batch if condition is None else batch.filter(condition)
+            if found.num_rows:
+                yield found

@@ -1,5 +1,5 @@
-"""Filter pushdown: using the filters of a query to read less. Spark evaluates them again, so reading too much is
-allowed.
+"""Filter pushdown: using the filters of a query to read less. They are evaluated again (`predicates`, or Spark), so
+reading too much is allowed.
 
 An upper bound of `stored_at` is not used, because a message that was held (delayed or half) comes after younger ones in
 its partition. The option `endingTimestamp` refers to the time at which records entered their partition.
@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from cloud_sdk.blocking import Client
+from cloud_sdk.properties import MAX_KEY, MAX_KEYS
 from streaming.history.index import HistoryIndex
 from streaming.source.offsets import Holding, Offsets
 from streaming.source.planning import offset_at
@@ -39,6 +40,7 @@ class Narrowing:
 
     from_ms: int | None = None  # stored at or after
     names: frozenset[str] | None = None  # topics
+    keys: frozenset[str] | None = None  # one of which a message has, as its first
     prefixes: tuple[str, ...] = ()  # all of which topics begin with
     numbers: frozenset[int] | None = None  # partitions
     first: int = 0  # offsets
@@ -58,7 +60,8 @@ class Narrowing:
             also = sorted(name for name in self.names if name.startswith(self.prefixes) or not self.prefixes)
         else:
             also = [prefix[: prefix.rindex("/")] + "/#" for prefix in self.prefixes[:1] if "/" in prefix]
-        return replace(topics, also=tuple(also)) if 0 < len(also) <= _MOST_TOPICS else topics
+        also = also if 0 < len(also) <= _MOST_TOPICS else []
+        return replace(topics, also=tuple(also), keys=self._indexed_keys())
 
     def holdings(self, holdings: list[Holding]) -> list[Holding]:
         return [each for each in holdings if self.numbers is None or each.partition[1] in self.numbers]
@@ -74,6 +77,12 @@ class Narrowing:
     def end(self, end: Offsets) -> Offsets:
         """Move the end of each partition before offsets that the filters exclude."""
         return end if self.until is None else {each: min(stop, self.until) for each, stop in end.items()}
+
+    def _indexed_keys(self) -> tuple[str, ...]:
+        """Return the keys if the node can find all messages that have one of them, else none."""
+        keys = self.keys or ()
+        is_indexed = len(keys) <= MAX_KEYS and all(0 < len(key.encode()) <= MAX_KEY for key in keys)
+        return tuple(sorted(keys)) if is_indexed else ()
 
     def _and(self, each: Filter) -> "Narrowing":
         match each:
@@ -98,6 +107,9 @@ class Narrowing:
         if name == "topic":
             names = frozenset(value for value in values if isinstance(value, str) and _may_be_topic(value))
             return replace(self, names=names if self.names is None else self.names & names)
+        if name == "key":
+            keys = frozenset(value for value in values if isinstance(value, str) and _is_text(value))
+            return replace(self, keys=keys if self.keys is None else self.keys & keys)
         if name == "partition":
             numbers = frozenset(value for value in values if isinstance(value, int))
             return replace(self, numbers=numbers if self.numbers is None else self.numbers & numbers)
@@ -123,7 +135,13 @@ class Narrowing:
 
 def _may_be_topic(text: str) -> bool:
     """Return whether a topic may be or begin with a text (MQTT-1.5.4-1, MQTT-1.5.4-2, MQTT-3.3.2-2, MQTT-4.7.3-3)."""
+    return _is_text(text) and not any(sign in text for sign in "+#\0") and len(text.encode()) <= _LONGEST_TOPIC
+
+
+def _is_text(text: str) -> bool:
+    """Return whether a string can be UTF-8."""
     try:
-        return not any(sign in text for sign in "+#\0") and len(text.encode()) <= _LONGEST_TOPIC
+        text.encode()
     except UnicodeEncodeError:
         return False
+    return True

@@ -88,6 +88,7 @@ class _Range:
             until=piece.end,
             without=self._without,
             topic_filter=piece.selection.filter,
+            keys=piece.selection.keys,
         )
 
     def _page(self, coming: "Future[Batch]", offset: int) -> Batch | None:

@@ -15,6 +15,7 @@ class TopicSelection:
 
     filter: str = ""  # an MQTT filter that the node evaluates; empty: all topics
     pattern: str = ""  # a regular expression of topics that the task evaluates
+    keys: tuple[str, ...] = ()  # the node may leave out messages with none of these keys; empty: all messages
 
 
 ALL_TOPICS: Final = TopicSelection()
@@ -23,11 +24,12 @@ ALL_TOPICS: Final = TopicSelection()
 @dataclass(slots=True, frozen=True)
 class Topics:
     """Parent topics, whole (`filters` is empty) or the topics that one of the filters matches. Topics that none of
-    `also` matches may be left out, but need not be."""
+    `also` matches, and messages that have none of `keys`, may be left out, but need not be."""
 
     parents: tuple[str, ...] | None  # None: all parents that a filter may match
     filters: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
     @classmethod
     def of_parents(cls, text: str) -> "Topics":
@@ -58,10 +60,10 @@ class Topics:
         if any(each in ("#", f"{parent}/#", "+/#") for each in filters):
             filters = []
         if len(also) == 1:
-            return TopicSelection(also[0], pattern_of(filters) if filters else "")
+            return TopicSelection(also[0], pattern_of(filters) if filters else "", self.keys)
         if len(filters) > 1 or (also and not filters):
-            return TopicSelection(pattern=pattern_of(filters or also))
-        return TopicSelection(filters[0]) if filters else ALL_TOPICS
+            return TopicSelection("", pattern_of(filters or also), self.keys)
+        return TopicSelection(filters[0] if filters else "", "", self.keys)
 
 
 def pattern_of(filters: Sequence[str]) -> str:

@@ -475,3 +475,21 @@ def test_crc_of_every_length():
 def test_crc_of_the_rfc_3720_example():
     assert record.crc32c(b"123456789") == 0xE3069283
     assert record.crc32c(bytes(100_000)) == plain.crc32c(bytes(100_000))
+
+
+@BOTH
+@given(
+    st.lists(st.tuples(u64, st.integers(0, 9) | st.integers(0x8000_0000, 0x8000_0003) | u32), max_size=200),
+    st.lists(st.integers(0, 9) | u32, max_size=20),
+    st.data(),
+)
+def test_references_are_found_by_tag_and_by_position(
+    impl: object, rows: list[tuple[int, int]], tags: list[int], data: st.DataObject
+) -> None:
+    refs = impl.pack_refs([at for at, _ in rows], [1] * len(rows), [2] * len(rows), [tag for _, tag in rows])
+    positions = data.draw(st.lists(st.sampled_from([at for at, _ in rows]) if rows else u64, max_size=9))
+    named = [index for index, (_, tag) in enumerate(rows) if tag in tags or tag & layout.NAMES_KEY]
+    assert impl.find_tags(refs, tags) == named
+    assert impl.find_positions(refs, positions) == [index for index, (at, _) in enumerate(rows) if at in positions]
+    with pytest.raises(ValueError, match="whole"):
+        impl.find_tags(refs + b"x", tags)

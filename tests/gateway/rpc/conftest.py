@@ -120,6 +120,9 @@ class MemoryStore:
             count += 1
         return Fetched(offset, count, record.without(data, without), bounds)
 
+    async def fetch_selected(self, *_: object) -> None:
+        """There are no indexes."""
+
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
         frames = self.queues.get(queue, [])
         return next((i for i, frame in enumerate(frames) if record.store_time_of(frame, 0) >= time_ms), len(frames))

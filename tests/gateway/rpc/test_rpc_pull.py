@@ -48,6 +48,9 @@ class Holes:
         data = b"".join(map(self.frame, range(offset, behind)))
         return Fetched(offset, behind - offset, record.without(data, without), bounds)
 
+    async def fetch_selected(self, *_: object) -> None:
+        """There are no indexes."""
+
 
 @given(
     st.integers(0, 30),
