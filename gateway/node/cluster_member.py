@@ -14,6 +14,7 @@ from google.protobuf.json_format import ParseDict
 
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
+from gateway.node.leader_check import LeaderCheck
 from gateway.rpc.status import RequestError
 from store.cluster.clustered_store import ClusteredStore, LogState
 from store.cluster.member import NodeNameTaken, NotLeading, Role
@@ -68,13 +69,22 @@ class ClusterMember:
         self.is_alone = False  # it is drained, and serves clients while no other node does
         self._drain_node = drain
         self._site = site
+        self._check = LeaderCheck(store, self._ask, address)
+        self.confirm = self._check.confirm
 
     async def run(self) -> None:
-        """Note when slots come, until cancelled."""
-        while True:
-            if self._store.history.slot != self._slot:
-                self._slot, self._slot_at = self._store.history.slot, self._loop.time()
-            await asyncio.sleep(_LOOK_S)
+        """Note when slots come and which nodes there are, and check whether this node still leads, until cancelled."""
+        checking = asyncio.ensure_future(self._check.run())
+        try:
+            while True:
+                if self._store.history.slot != self._slot:
+                    self._slot, self._slot_at = self._store.history.slot, self._loop.time()
+                claim = self._store.history.leader
+                self._check.note([*self._nodes(), *([] if claim is None else [claim.address])])
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            checking.cancel()
+            await asyncio.wait((checking,))
 
     def leader(self) -> tuple[str, str]:
         """The address of the store that leads, "" if it is not known, and why this node does not serve."""
@@ -183,10 +193,11 @@ class ClusterMember:
         return reply
 
     def _about(self) -> dict[str, Any]:
-        claim, engine = self._store.leader, self._store.engine
+        claim, engine, founded = self._store.leader, self._store.engine, self._store.history.founded
         about: dict[str, Any] = {
             **self.facts(),
             "process": self._process,
+            "log_id": founded.log_id if founded is not None else "",
             "address": self._address,
             "leader_address": claim.address if claim is not None else None,
             "silence_s": round(self.figures()["silence_seconds"], 1),

@@ -309,7 +309,7 @@ class ClusteredStoreNode:
         """Serve gateways: this node leads."""
         self._let_go.clear()
         config = self.config
-        self._served = served = ServedStore(engine, config, links_of(config.auth))
+        self._served = served = ServedStore(engine, config, links_of(config.auth), self._member.confirm)
         try:
             await self._show(None)
             pages = HttpPages(engine, served.authority, served.figures, list, config.http, lambda: None, self._member)

@@ -15,6 +15,7 @@ from gateway.http.metrics import Figures
 from gateway.observe.counters import Counters
 from notify.hub import Hub
 from store.engine import Engine
+from store.remote.attached import Confirm
 from store.remote.config import RemoteConfig
 from store.remote.listener import StoreListener
 from store.remote.server import StoreServer
@@ -25,13 +26,13 @@ _CHECK_SECONDS: Final = 0.05
 class ServedStore:
     """A store with its server, users and maintenance. Create it on the loop, `begin` and `serve` it, and `stop` it."""
 
-    def __init__(self, engine: Engine, config: Config, links: Iterable[Link]) -> None:
-        """links: see `Authority`."""
+    def __init__(self, engine: Engine, config: Config, links: Iterable[Link], confirm: Confirm = lambda: None) -> None:
+        """links: see `Authority`. confirm: see `StoreServer`."""
         self.engine = engine
         wrong, audit = config.mqtt.max_wrong_passwords, AuditLog(config.audit, "store")
         self.authority = Authority(engine, wrong, audit, config.auth, links)
         self._maintenance = SplitMaintenance(engine, self.authority, Counters())
-        self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s))
+        self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s), confirm)
         engine.gateway_registry.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.gateway_registry.expire(name.encode()))
         self.sessions = RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills)

@@ -5,6 +5,7 @@ late can be out of place: it is decided where it was meant to be, or not at all.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -18,6 +19,11 @@ LONGEST_PAUSE_S: Final = 1.0
 _CONTRADICTIONS: Final = 10  # answers that a slot is decided and that there is nothing in it, until it is damage
 
 Reached = Callable[[SharedLogUnavailable | None], None]  # told of each try: why the engine was not reached, or None
+
+
+def boot_time() -> float:
+    """Seconds that count on while the process stands still, and while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Deposed(StoreError):
@@ -56,11 +62,22 @@ class Leadership:
     of a batch.
     """
 
-    def __init__(self, log: SharedLog, history: History, reached: Reached) -> None:
+    def __init__(
+        self,
+        log: SharedLog,
+        history: History,
+        reached: Reached,
+        began: float,
+        now: Callable[[], float] = boot_time,
+    ) -> None:
+        """began: when the write of the newest slot began, as `now` said."""
         self.history = history
         self.max_batch = log.max_slot_bytes - HEADER_SIZE
         self._log = log
         self._reached = reached
+        self._now = now
+        self._began = began
+        self._hands_over = False
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self.decided_at = self._loop.time()
@@ -84,12 +101,21 @@ class Leadership:
     async def hand_over(self, to: str) -> None:
         """Let the node `to` lead, when the calls of before are done. Raises like `decide`."""
         async with self._lock:
+            self._hands_over = True
             await self._write(self._next(HandedOver(to)))
             self._end(Deposed(f"this node handed over to {to}"))
 
     def close(self) -> None:
         """End the leadership. The outcome of a call under way is unknown."""
         self._end(StoreClosed("the leadership is closed"))
+
+    def is_sure(self, seconds: float) -> bool:
+        """Whether nobody can lead who claims when there was no slot for these seconds, or by a hand-over."""
+        return not self._over.done() and not self._hands_over and self._now() - self._began < seconds
+
+    def depose(self, why: str) -> None:
+        """End the leadership, since another node claimed."""
+        self._end(Deposed(why))
 
     async def wait_until_over(self) -> Exception:
         """Wait until the leadership has ended. Returns what calls raise since then."""
@@ -101,7 +127,7 @@ class Leadership:
         return self.history.next(content, batch, position)
 
     async def _write(self, slot: Slot) -> History:
-        history = self.history.after(slot)
+        history, began = self.history.after(slot), self._now()
         writing = asyncio.ensure_future(self._settle(slot))
         try:
             await asyncio.wait((writing, self._over), return_when=asyncio.FIRST_COMPLETED)
@@ -113,7 +139,7 @@ class Leadership:
             given_up = StoreClosed("a call was given up, and whether its slot was decided is unknown")
             self._end(error if isinstance(error, Exception) else given_up)
             raise
-        self.history, self.decided_at = history, self._loop.time()
+        self.history, self.decided_at, self._began = history, self._loop.time(), began
         return history
 
     async def _settle(self, slot: Slot) -> None:

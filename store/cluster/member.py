@@ -10,7 +10,7 @@ from random import Random
 from typing import Final, Protocol
 
 from store.cluster.history import History
-from store.cluster.leadership import Deposed, Leadership, write_slot
+from store.cluster.leadership import Deposed, Leadership, boot_time, write_slot
 from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable
 from store.cluster.slot import Founded, LeaderClaim, Slot, parse_slot
 from store.errors import StoreClosed, StoreError
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 _MOST_READS: Final = 8  # at a time, by a member that is behind
 _READ_BYTES: Final = 16 << 20  # that these bring, if slots are as large as the largest of the last ones
 _IDLE_SLOTS: Final = 3  # of an idle leader within the leader timeout
+_SURE: Final = 0.9  # of the leader timeout: clocks of nodes may differ in their rates
 _DOUBTS: Final = 4  # quarters of the leader timeout in which the end of the log must be seen to fit, or it is damaged
 
 
@@ -98,7 +99,9 @@ class Member:
         rng: Random,
         meet: Meet,
         on_role: OnRole,
+        now: Callable[[], float] = boot_time,
     ) -> None:
+        """now: seconds that count on while this node stands still."""
         self.unavailable: tuple[float, SharedLogUnavailable] | None = None
         self._log = log
         self._replica = replica
@@ -107,6 +110,7 @@ class Member:
         self._rng = rng
         self._meet = meet
         self._on_role = on_role
+        self._now = now
         self._has_met = False
         self._told: tuple[Role, LeaderClaim | None] = (Role.FOLLOWER, None)
         self._has_claimed = False
@@ -131,6 +135,21 @@ class Member:
         if self._leadership is None:
             raise NotLeading("this node does not lead")
         await self._leadership.hand_over(to)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether this node leads, and no other node can have claimed because it heard nothing: each of them has heard
+        the newest slot, and since then the leader timeout has not passed. Only an order can be faster, to promote
+        another site."""
+        leadership = self._leadership
+        return leadership is not None and leadership.is_sure(_SURE * self._config.leader_timeout_s)
+
+    def depose(self, epoch: int, why: str) -> None:
+        """Lead no more if this node leads in an epoch before this one: another node has claimed it."""
+        leadership = self._leadership
+        if leadership is not None and leadership.history.epoch < epoch:
+            leadership.depose(why)
+            self._tell(Role.FOLLOWER, None)
 
     @property
     def is_promoting(self) -> bool:
@@ -219,13 +238,14 @@ class Member:
         if (is_silent or not self._is_promoting) and not await self._sees_the_end(history):
             await asyncio.sleep(config.leader_timeout_s / _DOUBTS)
             return None
+        began = self._now()
         claim = LeaderClaim(config.node, config.address, config.opening, config.site)
         slot = history.next(claim, epoch=history.epoch + 1)
         if await write_slot(self._log, slot, self._note_answer) != slot.data:
             return None
         self._has_claimed = True
         await self._apply(slot)
-        return Leadership(self._log, self._replica.history, self._note_answer)
+        return Leadership(self._log, self._replica.history, self._note_answer, began, self._now)
 
     async def _sees_the_end(self, history: History) -> bool:
         """Whether the newest slot that this node knows is the last one of the engine. Raises `SharedLogDamaged`."""

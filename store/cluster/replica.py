@@ -227,12 +227,6 @@ class Replica:
                 raise StoreFailed("the log failed while this node led: restart it")
         await self._open()
 
-    async def clear(self) -> None:
-        """Remove the copy: it is of another log."""
-        await self._close_store()
-        await self._loop.run_in_executor(None, self._folder.clear)
-        self._slots = DecidedSlots(History())
-
     async def replace(self, fill: Fill) -> None:
         """Let `fill` put another copy into the folder, and open it. There is none if it is damaged, or `fill` fails.
 
@@ -242,7 +236,9 @@ class Replica:
         try:
             if self._follower is not None and self.before_close is not None:
                 await self.before_close()
-            await self.clear()
+            await self._close_store()
+            await self._loop.run_in_executor(None, self._folder.clear)
+            self._slots = DecidedSlots(History())
             try:
                 await fill(self._folder, self._disk)
             except BaseException:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -34,6 +34,9 @@ _Names = list[bytes]
 _decode_watched: Final = msgspec.msgpack.Decoder(tuple[_Names, _Names, _Names, _Names]).decode
 _decode_node: Final = msgspec.msgpack.Decoder(NodeFacts).decode
 _decode_handles: Final = msgspec.msgpack.Decoder(list[int]).decode
+
+# None: this store has all that was acknowledged by anybody. Otherwise to be awaited until that is certain.
+Confirm = Callable[[], Awaitable[object] | None]
 
 
 class CommitFeed(Protocol):
@@ -80,13 +83,15 @@ class Attached:
         routed: bool,
         node: NodeFacts,
         on_node: Callable[[], None],
+        confirm: Confirm = lambda: None,
     ) -> None:
-        """on_node: called when `node` has changed."""
+        """on_node: called when `node` has changed. confirm: asked before each call."""
         self.gateway = gateway
         self._name = gateway.encode()
         self.producer = producer
         self.node = node
         self._on_node = on_node
+        self._confirm = confirm
         self.link = Link(config.window_bytes)
         self.has_left = False
         self.stream: Stream | None = None  # None while it is not connected
@@ -283,6 +288,8 @@ class Attached:
 
     async def _called(self, method: Method, body: bytes) -> object:
         arguments = method.arguments.decode(body)
+        if (confirmed := self._confirm()) is not None:
+            await confirmed
         if method is PRODUCED:
             self._moved.move(arguments[0], self.producer)
             await self._others_committed()

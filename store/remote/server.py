@@ -15,7 +15,7 @@ from store.api import Appended, HeldMessage
 from store.engine import Engine
 from store.errors import StoreError
 from store.producer_progress import is_gateway
-from store.remote.attached import Attached, Feeds
+from store.remote.attached import Attached, Confirm, Feeds
 from store.remote.calls import encode
 from store.remote.config import RemoteConfig
 from store.remote.connection import Connection, Tls
@@ -39,8 +39,12 @@ Gone = Callable[[str, bytes], None]
 class StoreServer:
     """Serves `engine` to gateways, which get commits from `feeds`. Start or begin it once, and stop it once."""
 
-    def __init__(self, engine: Engine, feeds: Feeds, config: RemoteConfig | None = None) -> None:
+    def __init__(
+        self, engine: Engine, feeds: Feeds, config: RemoteConfig | None = None, confirm: Confirm = lambda: None
+    ) -> None:
+        """confirm: asked before each call of a gateway."""
         self._engine = engine
+        self._confirm = confirm
         self._feeds = feeds
         self._config = config or RemoteConfig()
         self._loop = asyncio.get_running_loop()
@@ -208,6 +212,7 @@ class StoreServer:
             hello.routed,
             hello.node,
             lambda: self._send_nodes(None),
+            self._confirm,
         )
         sequence, missing, _ = produced
         if missing:

@@ -9,8 +9,8 @@ import shutil
 import signal
 import subprocess
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from tests.gateway.authority import Authority
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, RawClient, ack
 from tests.system.clusters import Cluster, ClusterNode, rows_of_tasks
+from tests.tcp_proxy import TcpProxy
 from tests.waiting import PATIENCE_S, block_until, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -411,14 +412,21 @@ def test_a_log_that_cannot_be_is_told_at_the_start(tmp_path: Path) -> None:
     assert "store ended with exit code 3: the node cannot start" in ran.stderr
 
 
-@pytest.mark.parametrize("engine", ["nats", "seaweed"])
-async def test_the_leader_is_killed_over_a_real_engine(tmp_path: Path, engine: str) -> None:
+@contextmanager
+def need_server() -> Iterator[None]:
+    """Skip the test if the server is not installed, which it is where all tests run."""
     try:
-        servers = NatsServers(tmp_path / "nats") if engine == "nats" else SeaweedServers(tmp_path / "seaweed")
+        yield
     except ServerMissing as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("engine", ["nats", "seaweed"])
+async def test_the_leader_is_killed_over_a_real_engine(tmp_path: Path, engine: str) -> None:
+    with need_server():
+        servers = NatsServers(tmp_path / "nats") if engine == "nats" else SeaweedServers(tmp_path / "seaweed")
     await asyncio.to_thread(servers.start)
     try:
         options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in servers.options.items())
@@ -430,6 +438,37 @@ async def test_the_leader_is_killed_over_a_real_engine(tmp_path: Path, engine: s
                 first.kill_all()
                 await leader(cluster, but=first)
                 await progress(flows)
+    finally:
+        await asyncio.to_thread(servers.stop)
+
+
+async def test_a_leader_that_does_not_reach_the_shared_log_leads_no_more(tmp_path: Path) -> None:
+    """Its links to all gateways are good, and so it is asked, before it answers, whether others know of another one."""
+    with need_server():
+        servers = NatsServers(tmp_path / "nats", 1)
+    await asyncio.to_thread(servers.start)
+    try:
+        async with (
+            TcpProxy(servers.ports[0]) as to_n1,
+            TcpProxy(servers.ports[0]) as to_n2,
+            TcpProxy(servers.ports[0]) as to_n3,
+        ):
+            links = {"n1": to_n1, "n2": to_n2, "n3": to_n3}
+            options = "[cluster.options]\nreplicas = 1\n"
+            nodes = [
+                ClusterNode(tmp_path / name, f"nats://127.0.0.1:{link.port}/log", options)
+                for name, link in links.items()
+            ]
+            async with running(Cluster(nodes)) as cluster:
+                first = await leader(cluster)
+                async with flowing(*ring(cluster)) as flows:
+                    links[first.name].silence()
+                    second = await leader(cluster, but=first)
+                    await progress(flows)
+                    assert "leads no more: node " in first.log()
+                    links[first.name].heal()
+                    await until(lambda: first.health()["leader"] == second.name)
+                await equal_views(cluster)
     finally:
         await asyncio.to_thread(servers.stop)
 

@@ -1,6 +1,7 @@
 """Nodes of a cluster with their real stores: who leads, and what each of them has."""
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ from store.api import Appended, topic_queue
 from store.cluster import replica
 from store.cluster.history import unpack_history
 from store.cluster.member import NotLeading, Role
-from store.cluster.shared_log import SharedLogDamaged, SharedLogUnavailable
+from store.cluster.shared_log import SharedLogDamaged, SharedLogMisconfigured, SharedLogUnavailable
 from store.cluster.slot import SlotKind, parse_slot
 from store.data_folder import read_meta
 from store.engine import Engine
@@ -316,13 +317,21 @@ async def test_a_node_reads_few_bytes_again_after_a_kill(
     assert min(again.port.reads - {1}) > written
 
 
-async def test_a_copy_of_another_log_is_replaced(nodes: Nodes, writer: Writer, tmp_path: Path):
+async def test_a_copy_of_another_log_is_kept(nodes: Nodes, writer: Writer, tmp_path: Path):
+    """It may be all that is left of a log whose engine was lost, while somebody has founded another one there."""
     first = await nodes.start_leader("a")
     await writer.append(30)
     await nodes.stop(first)
     nodes.log = f"file://{tmp_path}/other log"
     await nodes.start_leader("b")
-    assert (await append((await nodes.leader()).engine, [message(b"other")])).error is None
+    again = await nodes.start("a")
+    async with patience():
+        with pytest.raises(SharedLogMisconfigured, match="the node fills an empty one"):
+            await again.running
+    assert again.store.history.end == first.store.history.end
+    nodes.running.remove(again)
+    await again.store.close()
+    shutil.rmtree(tmp_path / "a")
     await nodes.start("a")
     await nodes.check_equal()
 

@@ -27,7 +27,8 @@ async def lead(cluster: Cluster) -> tuple[Leadership, Port]:
         slot = history.next(content, epoch=epoch)
         assert await port.create(slot.number, slot.data)
         history = history.after(slot)
-    return Leadership(port, history, lambda _: None), port
+    loop = cluster.loop
+    return Leadership(port, history, lambda _: None, loop.time(), loop.time), port
 
 
 def batch(history: History, number: int = 1) -> bytes:

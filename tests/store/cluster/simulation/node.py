@@ -108,7 +108,8 @@ class Node:
         founded = Founded(log_id=opening, **FOUNDED)
         config = MemberConfig(self.name, f"{self.name}:1", opening, LEADER_TIMEOUT_S, poll_ms=100, site=self.site)
         rng = Random(cluster.rng.random())
-        self.member = Member(self.port, self.replica, founded, config, rng, self._meet, self._on_role)
+        now = cluster.loop.time
+        self.member = Member(self.port, self.replica, founded, config, rng, self._meet, self._on_role, now)
 
     async def _live(self) -> None:
         kept, cluster = self.kept, self._cluster
@@ -168,6 +169,7 @@ class Node:
         if role is Role.LEADER:
             self._cluster.counts["leaders"] += 1
             assert leader is not None and leader.node == self.name
+            self._cluster.check_sure(self)
 
     def _on_acknowledged(self, history: History, batch: bytes) -> None:
         self._cluster.on_acknowledged(self, history, batch)
