@@ -16,7 +16,13 @@ from store.cluster.joining import take_part
 from store.cluster.leadership import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from store.cluster.member import Meet, Member, MemberConfig, NotLeading, OnRole, Role
 from store.cluster.replica import BeforeClose, Replica
-from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable, SlotRemoved
+from store.cluster.shared_log import (
+    SharedLog,
+    SharedLogDamaged,
+    SharedLogMisconfigured,
+    SharedLogUnavailable,
+    SlotRemoved,
+)
 from store.cluster.slot import Founded, LeaderClaim, parse_slot
 from store.cluster.snapshots import Numbered, snapshots_of
 from store.cluster.upkeep import CHECK_S, Upkeep
@@ -143,6 +149,16 @@ class ClusteredStore:
         return self._replica.engine if self.role is Role.LEADER else None
 
     @property
+    def is_sure(self) -> bool:
+        """Whether this node leads, and knows without a question that no other node does (`Member.is_sure`)."""
+        return self._member is not None and self._member.is_sure
+
+    def depose(self, epoch: int, why: str) -> None:
+        """Lead no more if this node leads in an epoch before this one: another node says that it has claimed it."""
+        if self._member is not None:
+            self._member.depose(epoch, why)
+
+    @property
     def local(self) -> LocalStore | None:
         """This node's copy, for reads; None before the log is founded, and while another copy takes its place."""
         return self._replica.local
@@ -228,7 +244,8 @@ class ClusteredStore:
             self._on_role(Role.FOLLOWER, None)
 
     async def _check_log(self, log: SharedLog) -> None:
-        """Remove this node's copy if it is of another log. Raises `SharedLogDamaged` if the log is gone."""
+        """Raise `SharedLogMisconfigured` if this node's copy is of another log, and `SharedLogDamaged` if the log is
+        gone: the copy may be all that is left of it."""
         founded = self._replica.history.founded
         if founded is None:
             return
@@ -244,13 +261,11 @@ class ClusteredStore:
                 log_id = content.log_id if isinstance(content, Founded) else ""
             if log_id:
                 if log_id != founded.log_id:
-                    logger.warning(
-                        "%s has a copy of another log, %s: it is replaced by the log %s",
-                        self.path,
-                        founded.log_id,
-                        log_id,
+                    slot = self._replica.history.slot
+                    raise SharedLogMisconfigured(
+                        f"{self.path} has a copy of the log {founded.log_id} up to slot {slot}, and cluster.log is the "
+                        f"log {log_id}. If that is right, move the folder away: the node fills an empty one"
                     )
-                    await self._replica.clear()
                 return
             await asyncio.sleep(self._cluster.leader_timeout_s / _LOOKS)  # an answer may be old
         text = f"the shared log is empty, but {self.path} has a copy of it up to slot {self._replica.history.slot}"
