@@ -4,13 +4,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 import record
 from cloud_sdk.errors import InvalidArgument
 from cloud_sdk.properties import KEY, ORDERING_KEY, TAG, Properties, UserProperties
 from cloud_sdk.properties import decode as decode_properties
 from cloud_sdk.properties import encode as encode_properties
+from cloud_sdk.trace_context import TRACEPARENT, context_of, current_trace
 from record.layout import (
     FLAG_ADDRESSED,
     FLAG_DELAYED,
@@ -22,6 +23,9 @@ from record.layout import (
     MAX_TOPIC,
     Kind,
 )
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
 
 _INBOX: Final = b"$inbox/"  # followed by a client id
 _LAST_S: Final = 1e13  # since 1970
@@ -73,9 +77,13 @@ class OutgoingMessage:
     deliver_at: datetime | None = None
     deliver_after: float | None = None
 
-    def frame(self, publisher: bytes, *, half: bool = False) -> bytes:
-        """Return the unsealed frame; `half`: of a transaction. Raises `InvalidArgument` if MQTT does not allow the
-        message, and `TypeError` if the topic is not text or the payload not bytes."""
+    def frame(self, publisher: bytes, *, half: bool = False, in_trace: bool = True) -> bytes:
+        """Return the unsealed frame.
+
+        half: of a transaction. in_trace: with the current span of OpenTelemetry, if the program has one and the message
+        names none. Raises `InvalidArgument` if MQTT does not allow the message, and `TypeError` if the topic is not
+        text or the payload not bytes.
+        """
         try:
             topic = self.topic.encode()
         except AttributeError as error:
@@ -95,7 +103,7 @@ class OutgoingMessage:
         if half:
             flags |= FLAG_HALF
         try:
-            block = self._block()
+            block = self._block(current_trace() if in_trace else {})
             return record.frame(Kind.MESSAGE, flags, 0, topic, publisher, block, self.payload, due_ms)
         except TypeError as error:
             raise TypeError(f"a payload is bytes, and properties are strings: {error}") from error
@@ -110,9 +118,10 @@ class OutgoingMessage:
             raise InvalidArgument(f"{due} s since 1970 is out of range for a delivery time")
         return int(due * 1_000)
 
-    def _block(self) -> bytes:
+    def _block(self, trace: dict[str, str]) -> bytes:
         if (
-            self.properties is None
+            not trace
+            and self.properties is None
             and self.content_type is None
             and self.response_topic is None
             and self.correlation_data is None
@@ -127,6 +136,8 @@ class OutgoingMessage:
         if any(not 0 < len(key.encode()) <= MAX_KEY for key in self.keys):
             raise ValueError(f"a key has 1 to {MAX_KEY} bytes")
         properties = Properties.of_user(self.properties)
+        if trace and not any(name == TRACEPARENT for name, _ in properties.user):
+            properties.user += trace.items()
         properties.user += ((KEY, key) for key in self.keys)
         if self.tag is not None:
             properties.user.append((TAG, _checked_tag(self.tag)))
@@ -229,6 +240,11 @@ class Message:
     def ordering_key(self) -> str | None:
         """Messages with the same ordering key stay in order: its user property `ordering_key`."""
         return self.properties.get(ORDERING_KEY)
+
+    def trace_context(self) -> "Context | None":
+        """The context of OpenTelemetry that the publisher sent along: the parent of the spans that handle the message.
+        None if there is none, or if OpenTelemetry is not installed."""
+        return context_of(self.user_properties) if TRACEPARENT.encode() in self._block else None
 
     @property
     def content_type(self) -> str | None:

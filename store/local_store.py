@@ -187,6 +187,12 @@ class LocalStore(Queries):
             tier=None if self._tier is None else self._tier_stats(self._tier),
         )
 
+    def batch_times(self) -> tuple[int, int, int]:
+        """For a commit listener: when the oldest append of the batch came, when its flush began, and when it was on
+        disk, or decided, in ns of `time.monotonic_ns`. 0: not known."""
+        flush = self._log.folding
+        return (0, 0, 0) if flush is None else (flush.appended_ns, flush.began_ns, flush.ended_ns)
+
     @property
     def append_us(self) -> Histogram:
         """Times from the oldest append of each batch to its answer, in microseconds."""

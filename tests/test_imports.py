@@ -35,7 +35,7 @@ MAY_IMPORT = {
 # The packages of gateway/, floor by floor from the ground. A package imports only from floors below its own.
 GATEWAY_FLOORS = (
     ("config", "mqtt", "observe"),
-    ("net", "topics"),
+    ("net", "topics", "tracing"),
     ("auth", "session"),
     ("connection", "delivery", "http", "rpc", "shared"),
     ("broker", "listen", "rocketmq"),
@@ -61,7 +61,7 @@ STORE_FLOORS = (
 )
 # The packages and modules of cloud_sdk/, likewise.
 SDK_FLOORS = (
-    ("dead_letter", "errors", "properties", "proto"),
+    ("dead_letter", "errors", "properties", "proto", "trace_context"),
     ("arrow", "consumer_options", "lifetime", "message", "trace"),
     ("transport",),
     ("consuming", "groups", "producing"),

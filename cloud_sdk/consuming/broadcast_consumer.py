@@ -11,6 +11,7 @@ from cloud_sdk.lifetime.closing import HandlerCaller, enter_handler
 from cloud_sdk.lifetime.handler_lifetime import HandlerLifetime, log_end
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.message import Message
+from cloud_sdk.trace_context import within_trace
 from cloud_sdk.transport.connection import Retry, is_transient
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,8 @@ class BroadcastConsumer(HandlerCaller):
         pause = _FIRST_PAUSE_S
         for attempt in range(1, self._attempts + 1):
             try:
-                await self._handler(message)
+                with within_trace(message.trace_context):
+                    await self._handler(message)
             except (Exception, asyncio.CancelledError) as error:  # a handler may also wait for a task that is cancelled
                 if is_cancelled():
                     raise

@@ -13,6 +13,7 @@ from cloud_sdk.groups.simple_consumer import Delivery, SimpleConsumer
 from cloud_sdk.lifetime.closing import HandlerCaller, enter_handler
 from cloud_sdk.lifetime.handler_lifetime import HandlerLifetime, log_end
 from cloud_sdk.lifetime.tasks import is_cancelled
+from cloud_sdk.trace_context import within_trace
 from cloud_sdk.transport.connection import Retry, is_transient
 
 logger = logging.getLogger(__name__)
@@ -157,7 +158,8 @@ class PushConsumer(HandlerCaller):
     async def _handle(self, delivery: Delivery) -> bool:
         """Call the handler and settle the message. Returns whether it is acknowledged."""
         try:
-            await self._handler(delivery)
+            with within_trace(delivery.trace_context):
+                await self._handler(delivery)
         except TryAgain as again:
             self._settle([], [delivery.lease], again.delay_seconds, _text_of(again.__cause__ or again))
             return False

@@ -58,7 +58,8 @@ class IdempotentProducer:
         Raises `InvalidArgument` if a message cannot be stored, if another process uses the name now, if the messages
         are not the same as before (nothing more is stored then), or if a later unit was done."""
         some = list(messages)
-        frames = [message.frame(self._publisher) for message in some]
+        # Without the trace: work that is repeated has another one, and has to make the same frames.
+        frames = [message.frame(self._publisher, in_trace=False) for message in some]
         requests = split_requests(frames, max(_NAME_ROOM - len(self._publisher), 0))
         sequence, self._next = self._next, self._next + len(requests)
         if self._next > self._last:
@@ -81,9 +82,9 @@ class IdempotentProducer:
         for count in counts:
             for message in messages[index : index + count]:
                 if message.deliver_after is None:
-                    self._digest.update(message.frame(b""))
+                    self._digest.update(message.frame(b"", in_trace=False))
                 else:
-                    self._digest.update(replace(message, deliver_after=None).frame(b""))
+                    self._digest.update(replace(message, deliver_after=None).frame(b"", in_trace=False))
                     self._digest.update(repr(message.deliver_after).encode())
             index += count
             digests.append(int.from_bytes(self._digest.digest()) or 1)

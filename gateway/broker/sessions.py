@@ -9,7 +9,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from time import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.auth.authority import Authority
 from gateway.auth.identity import Identity
@@ -52,6 +52,9 @@ from store import control
 from store.api import Action, SessionState, Store
 from store.errors import ClaimedByAnotherUser, RecordTooLarge, StoreError
 
+if TYPE_CHECKING:  # it loads OpenTelemetry
+    from gateway.tracing.deliveries import DeviceSpans
+
 log = logging.getLogger(__name__)
 
 _NEVER: Final = 0xFFFF_FFFF
@@ -69,8 +72,11 @@ class Sessions:
         counters: Counters,
         ownership: ClientOwnership = SINGLE_NODE,
         others: Callable[[], Sequence[Weighted]] = list,
+        spans: "DeviceSpans | None" = None,
     ) -> None:
-        """others: addresses of other nodes for clients that this one does not serve."""
+        """others: addresses of other nodes for clients that this one does not serve. spans: of what sessions are sent;
+        None: traces are switched off."""
+        self._spans = spans
         self.redirection = Redirection(config, others)
         self._store = store
         self._ownership = ownership
@@ -258,6 +264,7 @@ class Sessions:
             self._counters,
             self._note_change,
             self._start_catch_up,
+            self._spans,
         )
         session.open(is_recorded=expiry > 0 or state is not None)
         try:

@@ -27,6 +27,8 @@ from gateway.config.lines import line_of, line_of_error, lines_of
 from gateway.config.listeners import check as check_listener
 from gateway.config.listeners import check_client_ids, parse_address
 from gateway.config.mqtt import MqttConfig
+from gateway.config.otel import OtelConfig
+from gateway.config.otel import check as check_otel
 from gateway.config.secrets import reveal_secrets
 from gateway.config.services import GrpcConfig, HttpConfig
 from gateway.config.split import SplitConfig
@@ -81,6 +83,7 @@ class Config:
     tier: TierConfig = field(default_factory=TierConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
+    otel: OtelConfig = field(default_factory=OtelConfig)
     # Where each setting that is not a default comes from, by dotted path. No setting itself.
     sources: dict[str, str] = field(default_factory=dict, compare=False)
     # None: `load` has not made it. No setting either.
@@ -112,7 +115,7 @@ def load(
         for key, override in (overrides or {}).items():
             if override is not None:
                 _set(config, key, override, "the command line")
-        reveal_secrets(config.cluster, config.tier, config.auth, environ)
+        reveal_secrets(config.cluster, config.tier, config.auth, config.otel, environ)
         check(config)
     except ConfigError as error:
         raise _with_line(error, config, str(path), text) from None
@@ -265,6 +268,7 @@ def _check_fronts(config: Config) -> None:
 def _check_processes(config: Config) -> None:
     _require("split.", check_split(config.split, bool(config.cluster.log)))
     _require("auth.", check_auth(config.auth))
+    _require("otel.", check_otel(config.otel))
     _require("tier.", check_tier(config.tier, config.cluster.log))
     _require("cluster.", check_cluster(config.cluster, bool(config.split.certificate)))
 

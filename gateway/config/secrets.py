@@ -12,6 +12,7 @@ from typing import Final
 
 from gateway.config.auth import AuthConfig
 from gateway.config.cluster import ClusterConfig, Options
+from gateway.config.otel import OtelConfig
 from gateway.config.tier import TierConfig
 from gateway.config.values import ConfigError
 
@@ -20,7 +21,9 @@ _FOLDER: Final = "CREDENTIALS_DIRECTORY"
 _MAX_BYTES: Final = 65_536  # of a secret
 
 
-def reveal_secrets(cluster: ClusterConfig, tier: TierConfig, auth: AuthConfig, environ: Mapping[str, str]) -> None:
+def reveal_secrets(
+    cluster: ClusterConfig, tier: TierConfig, auth: AuthConfig, otel: OtelConfig, environ: Mapping[str, str]
+) -> None:
     """Replace the references to secrets in the settings that may have secrets. Raises ConfigError."""
     cluster.log = _reveal("cluster.log", cluster.log, environ)
     cluster.options = _reveal_options("cluster.options", cluster.options, environ)
@@ -28,6 +31,7 @@ def reveal_secrets(cluster: ClusterConfig, tier: TierConfig, auth: AuthConfig, e
     tier.options = _reveal_options("tier.options", tier.options, environ)
     auth.http.token = _reveal("auth.http.token", auth.http.token, environ)
     auth.ldap.bind_password = _reveal("auth.ldap.bind_password", auth.ldap.bind_password, environ)
+    otel.headers = _reveal_options("otel.headers", otel.headers, environ)
     for number, plugin in enumerate(auth.plugins):
         plugin.options = _reveal_options(f"auth.plugins[{number}].options", plugin.options, environ)
 

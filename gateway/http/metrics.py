@@ -68,6 +68,11 @@ _PROCESS: Final = (
     (GaugeMetricFamily, "process_max_fds", "File descriptors that may be open", "max_files", 1),
     (GaugeMetricFamily, "process_start_time_seconds", "Start, since 1970-01-01", "started_ms", 1000),
 )
+_SPANS_DROPPED: Final = (
+    ("rate", "spans_dropped_rate"),
+    ("queue", "spans_dropped_queue"),
+    ("export", "spans_dropped_export"),
+)
 _DROPPED: Final = (
     ("qos0_congested", "dropped_qos0"),
     ("oversized", "dropped_oversized"),
@@ -192,7 +197,7 @@ class NodeCollector:
             for generation in range(3):
                 count = figures.get(f"gc_collections:{generation}", 0)
                 collections.add_metric([*[name] * len(labels), str(generation)], count)
-        return [*found, collections]
+        return [*found, collections, *_span_metrics({"": own, **others}, labels)]
 
     def _listener_metrics(self) -> Iterable[Metric]:
         accepted = CounterMetricFamily("sluice_mqtt_listener_accepted", "Connections accepted", labels=["listener"])
@@ -240,6 +245,20 @@ class NodeCollector:
             yield GaugeMetricFamily(name, text, value=value)
         if stats.tier is not None:
             yield from _tier_metrics(stats.tier)
+
+
+def _span_metrics(sources: Mapping[str, Figures], labels: list[str]) -> Iterable[Metric]:
+    """Those of processes in which traces are switched on."""
+    tracing = {name: figures for name, figures in sources.items() if "spans_exported" in figures}
+    if not tracing:
+        return
+    exported = CounterMetricFamily("sluice_otel_spans_exported", "Spans that the collector has", labels=labels)
+    dropped = CounterMetricFamily("sluice_otel_spans_dropped", "Spans that it did not get", labels=[*labels, "reason"])
+    for name, figures in tracing.items():
+        exported.add_metric([name] * len(labels), figures["spans_exported"])
+        for reason, key in _SPANS_DROPPED:
+            dropped.add_metric([*[name] * len(labels), reason], figures[key])
+    yield from (exported, dropped)
 
 
 def _tier_metrics(tier: TierStats) -> Iterable[Metric]:

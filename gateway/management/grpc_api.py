@@ -12,6 +12,7 @@ from gateway.auth.authority import Authority
 from gateway.management.methods import METHODS, PACKAGE, Method
 from gateway.management.rights import REQUEST_ID, RemoteManager
 from gateway.management.surface import Management
+from gateway.observe.trace_context import CALL_TRACE, TRACEPARENT, TRACESTATE, read_trace
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.visibility import CALLER
 
@@ -43,7 +44,9 @@ def _behavior(method: Method, management: Management, authority: Authority) -> B
         caller = CALLER.get()
         assert caller is not None  # the interceptor has set it
         peer = unquote(context.peer()).partition(":")[2]
-        request_id = dict(context.invocation_metadata() or ()).get(REQUEST_ID, "")
+        metadata = dict(context.invocation_metadata() or ())
+        CALL_TRACE.set(read_trace(metadata.get(TRACEPARENT, ""), metadata.get(TRACESTATE, "")))
+        request_id = metadata.get(REQUEST_ID, "")
         async with reply_budget() as budget:
             reply = await management.call(method, request, RemoteManager(authority, caller, peer, request_id))
             budget.add(reply.ByteSize())

@@ -25,6 +25,7 @@ from gateway.management.paging import AT_ONCE, MAX_PAGE
 from gateway.management.rights import Manager
 from gateway.management.surface import Management
 from gateway.mqtt.reasons import ReasonCode
+from gateway.observe.trace_context import CALL_TRACE, TRACEPARENT, TRACESTATE, read_trace
 from gateway.rpc.status import RequestError, invalid, status_of
 from store.errors import StoreError
 
@@ -71,6 +72,9 @@ class HttpApi:
         app.router.add_route("*", "/api{rest:(/.*)?}", _unknown)
 
     async def _answer(self, method: Method, request: web.Request) -> web.Response:
+        headers = request.headers
+        # Anew for each request: those of a connection share a task.
+        CALL_TRACE.set(read_trace(headers.get(TRACEPARENT, ""), headers.get(TRACESTATE, "")))
         try:
             manager = await self._identify(request)
             message = method.request()

@@ -22,6 +22,7 @@ from gateway.auth.refusal import ClientRefused
 from gateway.management.methods import METHODS, Method
 from gateway.management.rights import Manager, NodeUser, RemoteManager
 from gateway.management.surface import Management
+from gateway.observe.trace_context import CALL_TRACE, read_trace
 from gateway.rpc.status import RequestError, status_of
 from store.errors import StoreClosed, StoreError
 from store.remote.connection import Tls, connect
@@ -46,6 +47,8 @@ class _Passed(msgspec.Struct, frozen=True, array_like=True):
     user: bytes = b""
     called: bytes = b""  # client id of the caller, by which it may be banned
     grant: Grant | None = None  # of an authenticator that knows the user
+    traceparent: str = ""  # of the call; "": none
+    tracestate: str = ""
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -130,6 +133,7 @@ class PassedCalls:
             if method is None:
                 raise RequestError(grpc.StatusCode.UNIMPLEMENTED, f"the store has no method {passed.method[:100]}")
             request = method.request.FromString(passed.request)
+            CALL_TRACE.set(read_trace(passed.traceparent, passed.tracestate))
             reply = await self._management.call(
                 method, request, await self._manager(passed), may_pass_on=not passed.is_last
             )
@@ -160,8 +164,15 @@ def _passed(method: Method, request: Message, manager: Manager, is_last: bool) -
     about = (method.full_name, request.SerializeToString(), is_last, manager.source, manager.request)
     if not isinstance(manager, RemoteManager):
         return _Passed(*about, is_node_user=True)
-    caller = manager.caller
-    return _Passed(*about, user=caller.user_name, called=caller.called, grant=caller.grant)
+    caller, trace = manager.caller, CALL_TRACE.get()
+    return _Passed(
+        *about,
+        user=caller.user_name,
+        called=caller.called,
+        grant=caller.grant,
+        traceparent="" if trace is None else trace.traceparent,
+        tracestate="" if trace is None else trace.state,
+    )
 
 
 def _refusal(code: grpc.StatusCode, text: str) -> bytes:

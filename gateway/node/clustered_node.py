@@ -40,6 +40,7 @@ from gateway.node.reloading import SupervisorLink, change_settings
 from gateway.node.served_store import ServedStore
 from gateway.node.services import manager_of, rpc_limits, warn_of_open_ports
 from gateway.node.store_tls import gateway_tls, store_tls
+from gateway.node.tracing import Tracing
 from gateway.rpc.status import RequestError
 from store.api import Store
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
@@ -105,6 +106,7 @@ class ClusteredStoreNode:
             store, cluster.name, cluster.address, self._nodes, tls, self._drain, cluster.site
         )
         store.meet(member.check_name)
+        self._tracing = Tracing(config, f"{cluster.name}.store")
         self._passing = Passing(tls)
         passed = PassedCalls(self._management, self._own_authority)
         self._listener = StoreListener(RemoteConfig(), member.leader, member.status, member.carry_out, passed.answer)
@@ -201,6 +203,7 @@ class ClusteredStoreNode:
         self._passing.close()
         assert store is not None
         await store.close()
+        await self._tracing.stop()
 
     async def _run(self, store: ClusteredStore) -> None:
         """Take part in the cluster. What ends that is for a person, or for the next start."""
@@ -309,14 +312,16 @@ class ClusteredStoreNode:
         """Serve gateways: this node leads."""
         self._let_go.clear()
         config = self.config
+        self._tracing.trace_commits(engine)
         self._served = served = ServedStore(engine, config, links_of(config.auth), self._member.confirm)
         try:
             await self._show(None)
             pages = HttpPages(engine, served.authority, served.figures, list, config.http, lambda: None, self._member)
             await self._http.show(pages)
             authority = served.authority
+            sessions, traffic = served.sessions, self._tracing.store(engine)
             areas = areas_of(
-                engine, served.sessions, rpc_limits(config), config, self._reload_all, served.figures, authority
+                engine, sessions, rpc_limits(config), config, self._reload_all, served.figures, authority, traffic
             )
             self._manage(areas)
             await served.begin()

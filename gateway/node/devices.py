@@ -17,6 +17,7 @@ from gateway.net.descriptors import room_for_services
 from gateway.net.weighted import Weighted
 from gateway.net.write_buffer import Flusher
 from gateway.node.ports import Ports
+from gateway.node.tracing import Tracing
 from gateway.observe.calls import histogram_figures
 from gateway.observe.counters import Counters
 from store.api import Store
@@ -34,17 +35,22 @@ class Devices:
         name: bytes | None = None,
         more_figures: Callable[[], Mapping[str, int]] = dict,
         others: Callable[[], Sequence[Weighted]] = list,
+        tracing: Tracing | None = None,
     ) -> None:
         """name: of a gateway in a separate process, else None. more_figures: those that only such a gateway has.
         others: see `Sessions`."""
         self._config = config
+        spans = None
+        if tracing is not None:
+            spans = tracing.device_spans()
+            store = tracing.store(store, "mqtt", with_groups=False)
         self._more_figures = more_figures
         self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
         ownership: ClientOwnership = self._joined or SINGLE_NODE
         self._flusher = flusher = Flusher(asyncio.get_running_loop(), counters)
         self.router = Router(store.stats().log_end, flusher, store.wants)
         store.on_commit(self.router.deliver)
-        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership, others)
+        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership, others, spans)
         services = room_for_services(config.grpc.max_connections) if config.grpc.port >= 0 else 0
         self.front = MqttFront(store, self.sessions, config.mqtt, counters, flusher, services)
         self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)

@@ -29,6 +29,7 @@ from gateway.node.reloading import change_settings
 from gateway.node.rpc_server import RpcServer
 from gateway.node.services import RPC_STOP_S, rpc_server, warn_of_open_ports
 from gateway.node.store_tls import gateway_tls
+from gateway.node.tracing import Tracing
 from gateway.observe.counters import Counters, device_messages
 from gateway.observe.process_figures import process_figures
 from notify.event_receiver import EventReceiver
@@ -84,6 +85,7 @@ class GatewayNode:
             )
             store.on_lost(self.ended.set)
         self._store = store
+        self._tracing = Tracing(config, config.split.place or "gateway")
         self._passing = Passing(None if own_store else tls)
         self._stores = [own_store] if own_store else list(config.split.store)
         self._management = Management(pass_on=self._pass_on)
@@ -93,7 +95,14 @@ class GatewayNode:
         self._rpc = self._make_rpc(store)
         own_name = None if standby else name
         self._devices = devices = Devices(
-            store, authority, config, self.counters, own_name, self._more_figures, lambda: devices_of(store.nodes, node)
+            store,
+            authority,
+            config,
+            self.counters,
+            own_name,
+            self._more_figures,
+            lambda: devices_of(store.nodes, node),
+            self._tracing,
         )
         devices.sessions.redirection.why = standby
         self._draining = Draining(devices.sessions)
@@ -144,6 +153,7 @@ class GatewayNode:
         await self._authority.stop()
         self._passing.close()
         await store.close()
+        await self._tracing.stop()
 
     # --- draining
 
@@ -187,7 +197,13 @@ class GatewayNode:
     def _make_rpc(self, store: RemoteStore | StandbyStore) -> RpcServer | None:
         traffic = partial(device_messages, self.counters)
         return rpc_server(
-            store, self._authority, self.config, traffic, lambda: services_of(store.nodes), self._management
+            store,
+            self._authority,
+            self.config,
+            traffic,
+            lambda: services_of(store.nodes),
+            self._management,
+            self._tracing,
         )
 
     async def _pass_on(self, method: Method, request: Message, manager: Manager) -> Message:

@@ -15,6 +15,7 @@ from gateway.node.devices import Devices
 from gateway.node.ports import Ports as Ports  # noqa: PLC0414  part of this face
 from gateway.node.reloading import change_settings
 from gateway.node.services import Services
+from gateway.node.tracing import Tracing
 from gateway.observe.counters import Counters, device_messages
 from store.engine import Engine
 
@@ -35,10 +36,12 @@ class Node:
         await check_host(config.http_host, "http.host")
         links = links_of(config.auth)
         self._engine = engine = await Engine.open(config.data_dir, settings)
+        self._tracing = tracing = Tracing(config, "node")
+        tracing.trace_commits(engine)
         audit = AuditLog(config.audit, "node")
         wrong = config.mqtt.max_wrong_passwords
         self._authority = authority = Authority(engine, wrong, audit, config.auth, links)
-        self._devices = devices = Devices(engine, authority, config, self.counters)
+        self._devices = devices = Devices(engine, authority, config, self.counters, tracing=tracing)
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
         self._maintenance = Maintenance(engine, self._sessions.wills, self._sessions.open_sessions.__contains__)
         self._services = services = Services(
@@ -50,6 +53,7 @@ class Node:
             lambda: {"": devices.figures()},
             self.reload,
             lambda: devices.front.admissions,
+            tracing,
         )
         try:
             await services.admin.start()
@@ -84,6 +88,7 @@ class Node:
         await self._services.stop()
         await self._authority.stop()
         await close()
+        await self._tracing.stop()
         self._engine = None
 
 

@@ -49,10 +49,12 @@ class RpcServer:
         traffic: Callable[[], int] = int,
         services: Callable[[], Sequence[Weighted]] = list,
         management: Management | None = None,
+        is_traced: bool = False,
     ) -> None:
         """shares_port: with other processes of the node. traffic: a number that grows with each message of a device.
         services: addresses of nodes' ports that clients may use; none: those that they use.
-        management: that this port serves as well."""
+        management: that this port serves as well. is_traced: calls may name a trace in their metadata."""
+        self._is_traced = is_traced
         self._services = services
         self._management = management
         self._config = config or GrpcConfig()
@@ -90,7 +92,9 @@ class RpcServer:
             self._store, self._limits, pull_turns, group_turns, lambda: in_any_order(self._services())
         )
         on_unsent = self._service.reply_unsent
-        asking = Authenticating(self._callers, self._store, refusal_reply, self._limits, on_unsent, self.calls)
+        asking = Authenticating(
+            self._callers, self._store, refusal_reply, self._limits, on_unsent, self.calls, self._is_traced
+        )
         server = grpc.aio.server(
             interceptors=[asking],
             maximum_concurrent_rpcs=min(self._limits.max_concurrent_calls, config.max_calls),

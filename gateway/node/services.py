@@ -25,6 +25,7 @@ from gateway.net.bind import check_host
 from gateway.net.proxy_protocol import address_text
 from gateway.net.weighted import Weighted
 from gateway.node.rpc_server import RpcServer
+from gateway.node.tracing import Tracing
 from gateway.rpc.limits import RpcLimits
 from store.api import Store
 from store.engine import Engine
@@ -48,16 +49,18 @@ class Services:
         sources: Callable[[], Mapping[str, Figures]],
         reload: Callable[[], Awaitable[Changes | None]],
         admissions: Callable[[], Sequence[Admission]] = list,
+        tracing: Tracing | None = None,
     ) -> None:
         """reload: see `StorageService`. traffic: see `RpcServer`. sources, admissions: see
         `gateway.http.metrics`."""
         self._config = config
         own = [(config.grpc.advertise, 1)] if config.grpc.advertise else []
         management = Management(lambda: authority.audit)
-        areas = areas_of(engine, sessions, rpc_limits(config), config, reload, sources, authority)
+        traffic_store = tracing.store(engine) if tracing is not None else engine
+        areas = areas_of(engine, sessions, rpc_limits(config), config, reload, sources, authority, traffic_store)
         management.serve({**areas, "Cluster": NoCluster()})
         self.passed_calls = PassedCalls(management, lambda: authority)
-        self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management)
+        self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management, tracing)
         self.http = HttpFront(config.http)
         HttpApi(management, manager_of(self.http)).add_to(self.http.app)
         if config.http.console:
@@ -105,12 +108,16 @@ def rpc_server(
     traffic: Callable[[], int],
     services: Callable[[], Sequence[Weighted]],
     management: Management | None = None,
+    tracing: Tracing | None = None,
 ) -> RpcServer | None:
     """The gRPC server of a process; None if it has none. traffic, services, management: see `RpcServer`."""
     if config.grpc.port < 0:
         return None
     limits, share = rpc_limits(config), config.split.share_ports
-    return RpcServer(store, authority, limits, config.grpc, share, traffic, services, management)
+    is_traced = tracing is not None and tracing.is_on
+    if tracing is not None:
+        store = tracing.store(store, "grpc")
+    return RpcServer(store, authority, limits, config.grpc, share, traffic, services, management, is_traced)
 
 
 def rpc_limits(config: Config) -> RpcLimits:

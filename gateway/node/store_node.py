@@ -12,6 +12,7 @@ from gateway.node.reloading import SupervisorLink, change_settings
 from gateway.node.served_store import ServedStore
 from gateway.node.services import Services
 from gateway.node.store_tls import store_tls
+from gateway.node.tracing import Tracing
 from store.api import Commit
 from store.commit_listeners import MESSAGES
 from store.engine import Engine
@@ -37,10 +38,19 @@ class StoreNode:
         await check_host(config.http_host, "http.host")
         links = links_of(config.auth)
         self._engine = engine = await Engine.open(config.data_dir, settings)
+        self._tracing = tracing = Tracing(config, "store")
+        tracing.trace_commits(engine)
         self._served = served = ServedStore(engine, config, links)
         engine.on_commit(self._on_messages, MESSAGES)
         self._services = Services(
-            engine, served.authority, config, served.sessions, lambda: self._commits, served.figures, self._reload_all
+            engine,
+            served.authority,
+            config,
+            served.sessions,
+            lambda: self._commits,
+            served.figures,
+            self._reload_all,
+            tracing=tracing,
         )
         self._listener = StoreListener(RemoteConfig(), manage=self._services.passed_calls.answer)
         try:
@@ -85,6 +95,7 @@ class StoreNode:
         await self._listener.close()
         await self._services.stop()
         await close()
+        await self._tracing.stop()
         self._engine = None
 
     def _on_messages(self, _: Commit) -> None:

@@ -6,6 +6,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
+from gateway.observe.trace_context import CALL_TRACE
+
 # Attributes of a record (`extra`) that become fields of a JSON line: ids by which a reader finds lines about one thing.
 _IDS: Final = ("client", "user", "source", "request")
 
@@ -28,6 +30,9 @@ class JsonLines(logging.Formatter):
             value = getattr(record, name, "")
             if value:
                 fields[name] = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        call = CALL_TRACE.get()
+        if call is not None:  # the names are those of OpenTelemetry's log data model
+            fields |= {"trace_id": f"{call.trace_id:032x}", "span_id": f"{call.span_id:016x}"}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return json.dumps(fields)  # ASCII: whatever a name has in it, a line is a line

@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,9 @@ _STAT: Final = Path("/proc/self/stat")
 _FDS: Final = Path("/proc/self/fd")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
+
+
+_more: list[Callable[[], Mapping[str, int]]] = []  # figures that only some processes have
 
 
 def _fields() -> list[bytes]:
@@ -29,7 +33,8 @@ _STARTED_MS: Final = _started_ms()
 
 
 def process_figures() -> dict[str, int]:
-    """CPU time and start in ms, memory in bytes, open files and their limit, and collections of garbage cycles."""
+    """CPU time and start in ms, memory in bytes, open files and their limit, collections of garbage cycles, and what
+    `add_figures` was given."""
     fields = _fields()
     figures = {
         "cpu_ms": (int(fields[11]) + int(fields[12])) * 1000 // _TICKS,
@@ -44,7 +49,19 @@ def process_figures() -> dict[str, int]:
     count = _FDS.stat().st_size  # since Linux 6.2; before, it takes a look at each of perhaps 100,000
     if count:
         figures["open_files"] = count
+    for source in _more:
+        figures |= source()
     return figures
+
+
+def add_figures(source: Callable[[], Mapping[str, int]]) -> None:
+    """Have `process_figures` tell these, too."""
+    _more.append(source)
+
+
+def remove_figures(source: Callable[[], Mapping[str, int]]) -> None:
+    """Undo `add_figures`."""
+    _more.remove(source)
 
 
 def count_open_files() -> int:

@@ -16,6 +16,7 @@ from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.calls import Calls
+from gateway.observe.trace_context import CALL_TRACE, TRACEPARENT, TRACESTATE, read_trace
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import LARGE, MANAGEMENT, ReplyBudgets
 from gateway.rpc.rights import PREFIX, Rights
@@ -57,7 +58,10 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         limits: RpcLimits,
         on_unsent: OnUnsent,
         calls: Calls,
+        is_traced: bool = False,
     ) -> None:
+        """is_traced: calls may name a trace in their metadata."""
+        self._is_traced = is_traced
         self._callers = callers
         self._refusal_reply = refusal_reply
         self._on_unsent = on_unsent
@@ -189,6 +193,9 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         if caller.permissions is not None or caller.is_revoked:
             await self._require(caller, method, request)
         CALLER.set(caller)
+        if self._is_traced:
+            metadata = dict(context.invocation_metadata() or ())
+            CALL_TRACE.set(read_trace(_text(metadata, TRACEPARENT), _text(metadata, TRACESTATE)))
         if method in LARGE or method.startswith(MANAGEMENT):
             self._budgets.open(context)
         return caller
@@ -247,6 +254,11 @@ def _safe(deserialize: Any) -> Callable[[bytes], Any]:
             return _UNREADABLE
 
     return read
+
+
+def _text(metadata: dict[str, str | bytes], name: str) -> str:
+    value = metadata.get(name, "")
+    return value if isinstance(value, str) else ""
 
 
 def _code_of(context: Context) -> grpc.StatusCode:

@@ -11,7 +11,7 @@ subscriptions, the place in the log, and pending work.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.net.write_buffer import WriteBuffer
 from gateway.observe.counters import Counters
@@ -26,10 +26,14 @@ from gateway.session.qos_exchanges import ARRIVED, ARRIVING, RESTORED, QosExchan
 from gateway.session.queue_cursor import QueueCursor
 from gateway.session.subscription import Route, SharedMembership, Subscriber, Subscription
 from gateway.session.subscriptions import Subscriptions
+from gateway.session.traced_exchanges import TracedExchanges
 from matcher.names import is_shared
 from matcher.reserved import filter_of
 from store.api import Moved, Outbound, PendingRetained
 from store.errors import StoreBusy, StoreError
+
+if TYPE_CHECKING:  # it loads OpenTelemetry
+    from gateway.tracing.deliveries import DeviceSpans
 
 # Empty values that all sessions share. They are never changed.
 _NO_FRAMES: Final[list[bytes]] = []
@@ -52,12 +56,18 @@ class Session(Subscriber):
         counters: Counters,
         on_change: Callable[["Session", bool], None],
         on_room: Callable[["Session"], None],
+        spans: "DeviceSpans | None" = None,
     ) -> None:
+        """spans: of what it is sent; None: traces are switched off."""
         super().__init__(client_id, expiry_interval > 0, write_buffer, counters)
         self.epoch = epoch
         self.expiry_interval = expiry_interval  # seconds
         self.is_recorded: bool = False  # the log has it open and must hear of its end
-        self.exchanges = QosExchanges(self, window)
+        self.exchanges: QosExchanges
+        if spans is None:
+            self.exchanges = QosExchanges(self, window)
+        else:
+            self.exchanges = TracedExchanges(self, window, spans)
         self.behind: LogPosition | None = None  # of subscriptions without a cursor; None: they have read all
         self.catching_up: bool = False
         self.has_news: bool = False  # there may be more to read since its turn began

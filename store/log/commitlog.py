@@ -109,7 +109,17 @@ class PendingAppend:
 class Flush:
     """A flush, and what came of it. The loop gives it to the flush thread, and gets it back."""
 
-    __slots__ = ("appended_ns", "appends", "batches", "began_ns", "error", "folded", "positions", "prepared")
+    __slots__ = (
+        "appended_ns",
+        "appends",
+        "batches",
+        "began_ns",
+        "ended_ns",
+        "error",
+        "folded",
+        "positions",
+        "prepared",
+    )
 
     def __init__(self, appends: list[PendingAppend], prepared: PreparedWrite | None = None) -> None:
         self.appends = appends  # none: a sync, or with batches a write that nobody waits for
@@ -121,6 +131,7 @@ class Flush:
         # For the histograms, of any clock; 0: it does not count.
         self.appended_ns: int = 0  # when the oldest append came
         self.began_ns: int = 0
+        self.ended_ns: int = 0  # when it was on disk, or decided
 
 
 def _weight(appends: list[PendingAppend]) -> int:
@@ -195,6 +206,7 @@ class CommitLog:
         self._taken_ns: int = 0  # the same of the flush that started last
         self.append_us = Histogram(LATENCIES_US)  # from the oldest append of each batch to the answers
         self.flush_us = Histogram(LATENCIES_US)  # until each batch was on disk, or decided
+        self.folding: Flush | None = None  # the flush whose batches are folded now
         self.failed = False  # appends and checkpoints fail until a restart
         self.pending_bytes = 0  # accepted and not committed
         self.end = writer.position  # of the committed log
@@ -447,7 +459,8 @@ class CommitLog:
         flush.error = error
         if error is None:
             if flush.began_ns:
-                self.flush_us.add((monotonic_ns() - flush.began_ns) // 1000)
+                flush.ended_ns = monotonic_ns()
+                self.flush_us.add((flush.ended_ns - flush.began_ns) // 1000)
             if flush.prepared is not None:
                 self._writer.complete(flush.prepared)
                 flush.batches.append(flush.prepared.batch)
@@ -483,6 +496,7 @@ class CommitLog:
         """Fold the batches of a flush that are not folded, and answer its appends when all of them are done."""
         error = self._error if self.failed else flush.error
         if error is None:
+            self.folding = flush
             try:
                 while flush.folded < len(flush.batches):
                     batch = flush.batches[flush.folded]
@@ -512,6 +526,7 @@ class CommitLog:
             own = positions if count == len(positions) else positions[at : at + count]
             at += count
             self._answer(pending, error, own, store_time)
+        self.folding = None
         if flush.appended_ns and error is None:
             self.append_us.add((monotonic_ns() - flush.appended_ns) // 1000)
 

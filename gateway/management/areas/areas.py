@@ -18,6 +18,7 @@ from gateway.management.areas.messages import MessagesService
 from gateway.management.areas.storage import Sources, StorageService
 from gateway.management.areas.topics import TopicsService
 from gateway.rpc.limits import RpcLimits
+from store.api import Store
 from store.engine import Engine
 
 Areas = Mapping[str, object]
@@ -31,13 +32,16 @@ def areas_of(
     reload: Callable[[], Awaitable[Changes | None]],
     sources: Sources,
     authority: Authority,
+    traffic: Store | None = None,
 ) -> Areas:
-    """The services by name. reload, sources: see `StorageService`."""
+    """The services by name. reload, sources: see `StorageService`. traffic: the store for messages that are published
+    and consumed, if it is not the engine itself."""
+    store = traffic or engine
     return {
         "Topics": TopicsService(engine),
-        "Messages": MessagesService(engine, limits),
+        "Messages": MessagesService(store, limits),
         "Groups": GroupsService(engine, limits),
-        "Consumers": ConsumersService(engine, limits),
+        "Consumers": ConsumersService(store, limits),
         "DeadLetters": DeadLettersService(engine, limits),
         "Clients": ClientsService(engine, sessions),
         "Held": HeldService(engine),

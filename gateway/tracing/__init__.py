@@ -1,0 +1,1 @@
+"""Spans of messages for OpenTelemetry: append, commit, deliver and acknowledge. It is loaded with `[otel]` alone."""
