@@ -49,7 +49,8 @@ class BatchReader(DataSourceReader):
         if skipped:
             log.warning("%d records were gone from the log before this query, and are skipped", skipped)
         last = {each: offset for each, offset in end.items() if each in named}
-        return [InputPartition(piece) for piece in pieces(first, last, options.records_per_task, topics, index)]
+        cut = pieces(first, last, options.records_per_task, topics, index, evenly=True)
+        return [InputPartition(piece) for piece in cut]
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         condition = expression(self._filters, self._schema)

@@ -1,16 +1,21 @@
 """The data source `format("sluice")`, which creates the readers and writers."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from streaming.option_values import OptionError
 from streaming.sink.columns import sink_options
 from streaming.sink.writers import BatchWriter, StreamWriter
 from streaming.source.batch import BatchReader
-from streaming.source.columns import checked, schema_of
+from streaming.source.columns import SCHEMA, checked, schema_of
 from streaming.source.options import SourceOptions
 from streaming.source.stream import StreamReader
+
+# What Spark's catalog itself adds to the options of a table that it creates.
+_CATALOG: Final = frozenset(("provider", "owner", "comment", "external", "location"))
 
 
 class SluiceDataSource(DataSource):
@@ -21,6 +26,8 @@ class SluiceDataSource(DataSource):
         return "sluice"
 
     def schema(self) -> StructType:
+        if "provider" in _given(self):
+            return _table_schema(_given(self))
         return schema_of(SourceOptions.parse(_given(self)).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -37,5 +44,24 @@ class SluiceDataSource(DataSource):
 
 
 def _given(source: DataSource) -> Mapping[str, str]:
+    """Return the options. Raises `OptionError` if there are none: it is a table of Spark's catalog."""
     options: Mapping[str, str] = source.options
+    if not options:
+        raise OptionError(
+            "there are no options. Spark gives those of a table to no Python data source: name them in the query, "
+            "FROM t WITH (endpoint = '…', parent = '…') or INSERT INTO t WITH (endpoint = '…', topic = '…')"
+        )
     return options
+
+
+def _table_schema(options: Mapping[str, str]) -> StructType:
+    """Return the schema of a table that Spark's catalog creates. Raises `OptionError` if it has options, because reads
+    would not get them."""
+    names = sorted(name for name in options if name.lower() not in _CATALOG and not name.lower().startswith("option."))
+    if names:
+        raise OptionError(
+            f"Spark would lose the options {', '.join(names)} of this table: it gives none to a Python data source. "
+            "Create it without OPTIONS and name them in queries, FROM t WITH (endpoint = '…', parent = '…'), or in a "
+            "view of such a query; or use CREATE TEMPORARY VIEW v USING sluice OPTIONS (…)"
+        )
+    return SCHEMA

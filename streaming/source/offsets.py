@@ -11,7 +11,9 @@ from typing import Final
 Partition = tuple[str, int]  # the parent topic and the number of the partition
 Offsets = dict[Partition, int]  # the next offset
 
-_SKIPPED: Final = "#skipped"  # no parent topic has a # in its name
+# No parent topic has a # in its name.
+_SKIPPED: Final = "#skipped"
+LAG: Final = "#lag"  # in reports of the log's end: what is not read yet, by parent topic and partition
 _SCALE: Final = 1 << 32
 _GOLDEN: Final = 2654435769  # its multiples modulo `_SCALE` are spread evenly
 
@@ -46,7 +48,7 @@ class StreamProgress:
         skipped = value.get(_SKIPPED, 0)
         if not isinstance(skipped, int):
             raise ValueError(f"not a number of records: {skipped!r}")
-        rest = {parent: each for parent, each in value.items() if parent != _SKIPPED}
+        rest = {parent: each for parent, each in value.items() if not parent.startswith("#")}
         return cls(offsets_from_json(rest, parents), skipped)
 
 

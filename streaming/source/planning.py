@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from cloud_sdk.blocking import Client
 from streaming.history.index import HistoryIndex
@@ -86,9 +87,14 @@ def offset_at(client: Client, index: HistoryIndex, partition: Partition, time_ms
     return client.offset_at(*partition, max(time_ms, 0)) if found is None else found  # the log has no time before 1970
 
 
-def pieces(start: Offsets, end: Offsets, records_per_task: int, topics: Topics, index: HistoryIndex) -> list[Piece]:
+def pieces(
+    start: Offsets, end: Offsets, records_per_task: int, topics: Topics, index: HistoryIndex, *, evenly: bool = False
+) -> list[Piece]:
     """Return pieces that cover [start, end) of each partition, each of at most `records_per_task` offsets. Records in
     the files of a history are read there, and offsets that it knows to be lost are left out.
+
+    evenly: cut each partition into equal pieces, and return the longest first, so that tasks end together. Otherwise
+    all pieces of a partition but the last have `records_per_task` offsets.
 
     The cuts depend on nothing else. So a repeated batch has the same rows in the same task, even if an exporter ran
     meanwhile; the sink depends on this.
@@ -98,11 +104,20 @@ def pieces(start: Offsets, end: Offsets, records_per_task: int, topics: Topics, 
         first, stop = start.get((parent, number), 0), end[parent, number]
         span = index.span(parent, number)
         files = index.files(parent, number, first, stop)
-        for low, high in _steps(first, stop, records_per_task):
+        size = records_per_task
+        if evenly and stop > first:
+            size = ceil((stop - first) / ceil((stop - first) / size))
+        for low, high in _steps(first, stop, size):
             whole = LogRange(parent, number, low, high, topics.selection(parent))
             parts = [whole] if span is None else list(_parts(whole, span, files, index.uri or ""))
             cut.append(parts[0] if len(parts) == 1 else JoinedRanges(tuple(parts)))
-    return cut
+    return sorted(cut, key=_length, reverse=True) if evenly else cut
+
+
+def _length(piece: Piece) -> int:
+    """The number of offsets of a piece."""
+    parts = piece.parts if isinstance(piece, JoinedRanges) else (piece,)
+    return sum(part.end - part.start for part in parts)
 
 
 def _parts(whole: LogRange, span: Span, files: Sequence[HistoryFile], uri: str) -> Iterator[LogRange | FileRange]:

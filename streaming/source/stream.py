@@ -8,7 +8,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from cloud_sdk.blocking import Client
 from streaming.history.index import HistoryIndex
-from streaming.source.offsets import Holding, Offsets, StreamProgress, advance, ends, skip_lost
+from streaming.source.lag import lags, lags_to_json
+from streaming.source.offsets import LAG, Holding, Offsets, StreamProgress, advance, ends, skip_lost
 from streaming.source.options import SourceOptions
 from streaming.source.planning import holdings_of, pieces, starts
 from streaming.source.reading import read_piece
@@ -27,6 +28,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: Client | None = None  # opened by the first planning call
         self._index: HistoryIndex | None = None  # likewise
         self._until: Offsets | None = None  # AvailableNow: the end of this run
+        self._reached: Offsets | None = None  # the end of the newest micro-batch
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None, "_index": None}  # connections cannot be pickled
@@ -59,11 +61,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reached = within_bytes(
                 self._opened(), self._opened_index(), first, reached, self._options.max_bytes_per_trigger
             )
+        self._reached = reached
         return StreamProgress(reached, progress.skipped + skipped).to_json()
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802
-        """Return the ends of the log, for the lag (`streaming.progress`)."""
-        return StreamProgress(ends(self._holdings())).to_json()
+        """Return the ends of the log and the lag of each partition behind the newest micro-batch, for
+        `streaming.progress`. Spark has no other place for metrics of a Python source."""
+        available = ends(self._holdings())
+        report = StreamProgress(available).to_json()
+        behind = {} if self._reached is None else lags(self._opened(), self._reached, available)
+        return {LAG: lags_to_json(behind), **report} if behind else report
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options, first = self._options, self._progress(start).offsets

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from store import control, selected
 from store.api import Appended, partition_queue
 from store.config import StoreConfig
 from store.engine import Engine
+from store.errors import OffsetOutOfRange
+from store.log.ranges import Ranges
 
 TOPICS = (b"a", b"a/", b"a/x", b"a/x/t", b"a/y", b"a/xy", b"b/x")
 KEYS = (b"k1", b"k2", b"k3")
@@ -153,4 +156,22 @@ async def test_what_a_filter_and_keys_select(
                 if topic_filter or keys:
                     found = await reader.selected(number, topic_filter, keys, *limits)
                     assert found == list(wanted(rows, topic_filter, keys, limits[2]))
+    await engine.close()
+
+
+@pytest.mark.engine_only
+async def test_wanted_records_that_are_gone_are_counted(tmp_path: Path) -> None:
+    engine = await Engine.open(tmp_path, StoreConfig(partitions=1))
+    frames = [record.frame(Kind.MESSAGE, 0, 0, topic, b"", b"", b"x") for topic in (b"a/x", b"a/y", b"a/x", b"a/x")]
+    await append(engine, frames)
+    engine._checkpoint()
+    size = len(frames[0])
+    positions = [size * index for index in range(4)]
+    engine._views.remove(Ranges([(positions[1], positions[3])]))
+    for topic, offsets, gone in ((b"a/x", [0, 3], 1), (b"a/y", [], 1), (b"a/z", [], 0)):
+        found = await engine.fetch_selected(partition_queue(b"a", 0), 0, 4, topic, [], 10, 1 << 20)
+        assert found is not None
+        assert (found.offsets, found.gone, found.next_offset) == (offsets, gone, 4)
+    with pytest.raises(OffsetOutOfRange):
+        await engine.fetch_selected(partition_queue(b"a", 0), 5, 9, b"a/x", [], 10, 1 << 20)
     await engine.close()

@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 from cloud_sdk.arrow import SCHEMA
 from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER
 from streaming.option_values import OptionError
+from streaming.progress import lag
 from streaming.source.batch import BatchReader
 from streaming.source.columns import checked, schema_of
 from streaming.source.offsets import DataLossError
@@ -56,10 +57,12 @@ def test_a_batch_plans_what_there_is(node: Any) -> None:
     node.begins[0] = 1
     given = options(node, recordsPerTask="3", endingOffsets='{"2": 2}')
     assert [part.value for part in BatchReader(given, SCHEMA).partitions()] == [
-        part_of(0, 1, 4),
-        part_of(0, 4, 5),
+        part_of(0, 1, 3),
+        part_of(0, 3, 5),
         part_of(2, 0, 2),
     ]
+    long_first = options(node, recordsPerTask="4", startingOffsets='{"0": 3}')
+    assert [part.value for part in BatchReader(long_first, SCHEMA).partitions()] == [part_of(2, 0, 4), part_of(0, 3, 5)]
     named = options(node, startingOffsets='{"0": 3, "2": 4}')
     assert [part.value for part in BatchReader(named, SCHEMA).partitions()] == [part_of(0, 3, 5)]
     assert BatchReader(options(node, startingOffsets="latest"), SCHEMA).partitions() == []
@@ -90,7 +93,11 @@ def test_a_stream_keeps_to_its_limit_and_to_the_end_it_prepared(node: Any) -> No
     reader.prepareForTriggerAvailableNow()
     node.publish(0, 10)
     assert reader.latestOffset({"0": 4, "1": 2, "2": 0}, ReadAllAvailable()) == {"sensors": {"0": 10, "1": 2, "2": 0}}
-    assert reader.reportLatestOffset() == {"sensors": {"0": 20, "1": 2, "2": 0}}
+    report = reader.reportLatestOffset()
+    assert (report["sensors"], lag({"sources": [{"latestOffset": report, "endOffset": {}}]})) == (
+        {"0": 20, "1": 2, "2": 0},
+        22,
+    )
     assert [part.value for part in reader.partitions({"0": 4, "1": 2}, {"sensors": {"0": 10, "1": 2}})] == [
         part_of(0, 4, 10)
     ]
