@@ -67,7 +67,7 @@ class Client(PartitionReader, Closable):
         self.name = name or f"cloud-{secrets.token_hex(6)}"
         self._is_named = name is not None
         self._publisher = self.name.encode()
-        super().__init__(NodeConnection(endpoint, retry_seconds, credentials, tls))
+        super().__init__(NodeConnection(endpoint, retry_seconds, credentials, tls, self.name))
         self._producer = Producer(self._connection, linger_seconds)
         self._replies = Replies(self)
         self._open_halves: set[int] = set()  # half messages of open transactions

@@ -13,7 +13,7 @@ from sluice import kernel
 from sluice.commands import completion, demo, version
 from sluice.commands.access import acl, audit, auth, ban, role, user
 from sluice.commands.analytics import history, sql, stream
-from sluice.commands.clients import client, trace
+from sluice.commands.clients import client, service, trace
 from sluice.commands.messages import find, group, held, message, pub, sub, topic, topics
 from sluice.commands.node import cluster, config, doctor, serve, top
 from sluice.commands.storage import backup, log, restore, show
@@ -91,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
         group,
         held,
         client,
+        service,
         trace,
         sql,
         stream,

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final, Self
@@ -45,6 +46,7 @@ from store.producer_progress import cut_from
 from store.selected import SelectedReads, first_since
 from store.views.fold import Views
 from store.views.groups.counts import GroupCounts
+from store.views.groups.leases import UNSENT
 from store.views.queues.partitions import Partitions
 from store.views.topics.retained import entered_at, frame_in, is_reference
 
@@ -139,6 +141,34 @@ class Queries:
 
     async def offset_at(self, queue: bytes, time_ms: int) -> int:
         return first_since(self._views, queue, time_ms)
+
+    def recent(self, queue: bytes, since_ms: int) -> tuple[int, int]:
+        """When the newest message of a queue entered it (ms; 0: the queue holds none), and how many entered it since a
+        time. It reads no messages, and the fewer the newer ones are."""
+        bounds = self._views.bounds((queue,))[0]
+        end = bounds.end
+        if bounds.begin == end:
+            return 0, 0
+        last_ms = self._time_at(queue, end - 1)
+        low, high, step = bounds.begin, end, 1
+        while high > bounds.begin:  # `high` is not older than `since_ms`, or the end
+            probe = max(end - step, bounds.begin)
+            if self._time_at(queue, probe) < since_ms:
+                low = probe + 1
+                break
+            high = probe
+            step *= 2
+        while low < high:
+            middle = (low + high) // 2
+            if self._time_at(queue, middle) < since_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return last_ms, end - high
+
+    def _time_at(self, queue: bytes, offset: int) -> int:
+        """When a message entered a queue, ms."""
+        return int(record.unpack_refs(self._views.references(queue, offset, 1))[2][0])
 
     async def position_at(self, time_ms: int) -> int:
         begin, end = self._views.begin, self._views.position
@@ -257,6 +287,20 @@ class Queries:
             bounds = self._views.bounds((letters,))[0]
             dead_letters = bounds.end - bounds.begin
         return GroupProgress(lag, unfinished, oldest_ms, dead_letters)
+
+    async def group_attempts(self, group: bytes) -> dict[int, int]:
+        """How many messages that a group has not finished it was delivered how often, beside its dead letters. The last
+        number, 254, stands for all larger ones as well. Messages that wait for others of their key are left out."""
+        letters = dead_letter_queue(group)
+        found: Counter[int] = Counter()
+        for number, (queue, *_) in enumerate(self._views.pops.progress(group)[:_MANY_QUEUES], 1):
+            leases = None if queue == letters else self._views.pops.find(group, queue)
+            if leases is not None and leases.unfinished:
+                found.update(leases.deliveries())
+            if number % _MAX_QUEUES == 0:
+                await asyncio.sleep(0)
+        del found[UNSENT]
+        return dict(found)
 
     @property
     def group_counts(self) -> GroupCounts:

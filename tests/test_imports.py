@@ -45,7 +45,7 @@ GATEWAY_FLOORS = (
 )
 # The packages and modules of store/, likewise.
 STORE_FLOORS = (
-    ("config", "errors", "histogram"),
+    ("config", "errors", "histogram", "recent_rate"),
     ("api",),
     ("commit_listeners", "control", "log"),
     ("data_folder", "file_copy", "views"),

@@ -16,6 +16,7 @@ from cloud_sdk.lifetime.open_resources import OpenResources
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
+from cloud_sdk.transport.introduction import introduction
 from cloud_sdk.transport.security import AUTHORIZATION, Credentials, Tls
 from cloud_sdk.transport.status import from_rpc
 
@@ -117,12 +118,15 @@ class NodeConnection:
         retry_seconds: float,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
+        name: str = "",
     ) -> None:
+        """name: of the client, for whoever looks who is connected."""
         self._endpoints = endpoints_of(endpoints)
         self.retry_seconds = retry_seconds
         self.resources = OpenResources()
         # Of every call:
-        self.metadata = None if credentials is None else grpc.aio.Metadata((AUTHORIZATION, credentials.header()))
+        login = () if credentials is None else ((AUTHORIZATION, credentials.header()),)
+        self.metadata = grpc.aio.Metadata(*login, *introduction(name))
         self._tls = tls
         self._at = random.randrange(len(self._endpoints))
         self._channels: list[grpc.aio.Channel] = []

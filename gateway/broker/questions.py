@@ -5,14 +5,17 @@ from typing import Final
 import msgspec
 
 from gateway.broker.connection_facts import ConnectionFacts, facts_of
+from gateway.broker.service_directory import services_here
 from gateway.broker.sessions import Sessions
 from gateway.connection.packet_trace import TraceLine
+from gateway.observe.service_clients import ServiceClients, ServiceFacts, ServiceQuery
 
 
 class _Question(msgspec.Struct, frozen=True, array_like=True):
     client_id: bytes
     trace: str = ""  # name of a trace that is read; "": the facts are asked for
     until_ms: int = 0
+    services: ServiceQuery | None = None  # clients that are asked for in place of one
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
@@ -21,6 +24,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     facts: ConnectionFacts | None = None  # None: it does not have the client
     lines: list[TraceLine] = []
     dropped: int = 0
+    services: list[ServiceFacts] = []
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -38,9 +42,16 @@ def trace_question(client_id: bytes, trace: str, until_ms: int) -> bytes:
     return _encode(_Question(client_id, trace, until_ms))
 
 
-def answer_question(sessions: Sessions, asked: bytes) -> bytes:
+def services_question(query: ServiceQuery) -> bytes:
+    """Ask for cloud services, see `services_here`."""
+    return _encode(_Question(b"", services=query))
+
+
+def answer_question(sessions: Sessions, clients: ServiceClients, asked: bytes) -> bytes:
     """The answer of this process."""
     about = _read_question(asked)
+    if about.services is not None:
+        return _encode(Answer(services=services_here(clients, sessions, about.services)))
     if about.trace:
         lines, dropped = sessions.traces.read(about.client_id, about.trace, about.until_ms)
         return _encode(Answer(None, lines, dropped))

@@ -1,4 +1,4 @@
-"""The sessions of gateways in separate processes, as the store's process sees them."""
+"""The sessions and services of gateways in separate processes, as the store's process sees them."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -7,11 +7,13 @@ from typing import Final
 
 from gateway.broker.append import append
 from gateway.broker.connection_facts import ConnectionFacts
-from gateway.broker.questions import question, read_answer, trace_question
+from gateway.broker.questions import question, read_answer, services_question, trace_question
+from gateway.broker.service_directory import FoundServices, services_here
 from gateway.broker.traces import TracePart
 from gateway.broker.wills import Wills
 from gateway.connection.connection import Connection
 from gateway.connection.packet_trace import TraceLine
+from gateway.observe.service_clients import ServiceClients, ServiceQuery
 from gateway.session.drop_counters import OfflineDropCounters
 from gateway.session.session import Session
 from store import control
@@ -20,6 +22,30 @@ from store.errors import StoreError
 from store.gateways.registry import GatewayRegistry
 
 _NONE: Final[Mapping[bytes, tuple[Session, Connection]]] = {}
+
+
+class RemoteServices:
+    """The services of gateways in separate processes, and those of this process."""
+
+    def __init__(self, clients: ServiceClients, registry: GatewayRegistry) -> None:
+        self.clients = clients  # of this process
+        self._registry = registry
+
+    async def find(self, query: ServiceQuery) -> FoundServices:
+        """What all gateways say, in the order of the ids."""
+        found = FoundServices([("", each) for each in services_here(self.clients, None, query)], [])
+        asked, gateways = services_question(query), list(self._registry.figures)
+        answers = await asyncio.gather(*[self._registry.ask(each, asked) for each in gateways], return_exceptions=True)
+        for gateway, answer in zip(gateways, answers, strict=True):
+            name = gateway.decode(errors="replace")
+            if isinstance(answer, StoreError):
+                found.unknown.append(str(answer))
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found.services += [(name, each) for each in read_answer(answer).services]
+        found.services = sorted(found.services, key=lambda each: each[1].id)[: query.limit]
+        return found
 
 
 class RemoteSessions:

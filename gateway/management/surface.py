@@ -14,6 +14,7 @@ from gateway.auth.audit import ADMINISTRATION, AuditLog, Event
 from gateway.auth.rules.sources import host_of
 from gateway.management.methods import Method
 from gateway.management.rights import Manager, NodeUser, require, resource_of
+from gateway.observe.service_clients import CLIENT, ServiceClients
 from gateway.observe.throttled_log import ThrottledLog
 from gateway.rpc.status import RequestError, status_of
 from store.errors import StoreError
@@ -37,9 +38,16 @@ class Management:
     """The implementations of the methods, by service. Each is an object with a coroutine for each method: (request,
     caller) → reply. It raises `RequestError` and `StoreError`."""
 
-    def __init__(self, audit: Callable[[], AuditLog | None] = lambda: None, pass_on: PassOn | None = None) -> None:
+    def __init__(
+        self,
+        audit: Callable[[], AuditLog | None] = lambda: None,
+        pass_on: PassOn | None = None,
+        clients: ServiceClients | None = None,
+    ) -> None:
         """audit: the audit log, if there is one now. pass_on: has another process carry out a call of a service that
-        is not served here, check its rights and leave its line; None: there is no other."""
+        is not served here, check its rights and leave its line; None: there is no other. clients: where applications
+        that publish or consume are noted."""
+        self._clients = clients or ServiceClients()
         self._audit = audit
         self._pass_on = pass_on
         self._areas: dict[str, object] = {}
@@ -116,7 +124,20 @@ class Management:
         if area is None:
             raise RequestError(grpc.StatusCode.UNAVAILABLE, _NOT_LEADING)
         await require(manager, method, request)
+        if method.is_traffic and CLIENT.get() is None:  # over HTTP, or passed on by another process
+            return await self._serve_application(area, method, request, manager)
         return cast("Message", await getattr(area, method.coroutine)(request, manager))
+
+    async def _serve_application(self, area: Any, method: Method, request: Message, manager: Manager) -> Message:
+        """Carry out a call of an application, which is noted with the other services."""
+        client = self._clients.of_request(host_of(manager.source) or manager.source, manager.name)
+        client.called(method.name)
+        before = CLIENT.set(client)
+        try:
+            return cast("Message", await getattr(area, method.coroutine)(request, manager))
+        finally:
+            CLIENT.reset(before)
+            client.call_ended()
 
     def _log_refusal(self, method: Method, request: Message, manager: Manager, error: RequestError) -> None:
         if error.code is grpc.StatusCode.PERMISSION_DENIED:

@@ -41,6 +41,7 @@ from gateway.node.served_store import ServedStore
 from gateway.node.services import manager_of, rpc_limits, warn_of_open_ports
 from gateway.node.store_tls import gateway_tls, store_tls
 from gateway.node.tracing import Tracing
+from gateway.observe.service_clients import ServiceClients
 from gateway.rpc.status import RequestError
 from store.api import Store
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
@@ -74,7 +75,8 @@ class ClusteredStoreNode:
         self._served: ServedStore | None = None  # while this node leads
         self._followed: LocalStore | None = None  # what HTTP shows while it does not
         self._authority: Authority | None = None  # of that
-        self._management = Management(self._audit, self._pass_on)
+        self._clients = ServiceClients()
+        self._management = Management(self._audit, self._pass_on, self._clients)
         self._areas: Areas = {}  # of the store, or the copy, that `_management` serves
         self._changed = asyncio.Event()  # the role
         self._let_go = asyncio.Event()  # no front uses an engine, or a copy
@@ -313,7 +315,7 @@ class ClusteredStoreNode:
         self._let_go.clear()
         config = self.config
         self._tracing.trace_commits(engine)
-        self._served = served = ServedStore(engine, config, links_of(config.auth), self._member.confirm)
+        self._served = served = ServedStore(engine, config, links_of(config.auth), self._member.confirm, self._clients)
         try:
             await self._show(None)
             pages = HttpPages(engine, served.authority, served.figures, list, config.http, lambda: None, self._member)
@@ -321,7 +323,15 @@ class ClusteredStoreNode:
             authority = served.authority
             sessions, traffic = served.sessions, self._tracing.store(engine)
             areas = areas_of(
-                engine, sessions, rpc_limits(config), config, self._reload_all, served.figures, authority, traffic
+                engine,
+                sessions,
+                served.services,
+                rpc_limits(config),
+                config,
+                self._reload_all,
+                served.figures,
+                authority,
+                traffic,
             )
             self._manage(areas)
             await served.begin()

@@ -20,6 +20,7 @@ from gateway.node.ports import Ports
 from gateway.node.tracing import Tracing
 from gateway.observe.calls import histogram_figures
 from gateway.observe.counters import Counters
+from gateway.observe.service_clients import ServiceClients
 from store.api import Store
 
 
@@ -36,8 +37,10 @@ class Devices:
         more_figures: Callable[[], Mapping[str, int]] = dict,
         others: Callable[[], Sequence[Weighted]] = list,
         tracing: Tracing | None = None,
+        clients: ServiceClients | None = None,
     ) -> None:
-        """name: of a gateway in a separate process, else None. more_figures: those that only such a gateway has.
+        """name: of a gateway in a separate process, else None. more_figures, clients: those that only such a gateway
+        has.
         others: see `Sessions`."""
         self._config = config
         spans = None
@@ -45,6 +48,7 @@ class Devices:
             spans = tracing.device_spans()
             store = tracing.store(store, "mqtt", with_groups=False)
         self._more_figures = more_figures
+        self._clients = clients or ServiceClients()
         self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
         ownership: ClientOwnership = self._joined or SINGLE_NODE
         self._flusher = flusher = Flusher(asyncio.get_running_loop(), counters)
@@ -63,7 +67,7 @@ class Devices:
         """
         if self._joined is not None:
             sessions = self.sessions
-            answer = partial(answer_question, sessions)
+            answer = partial(answer_question, sessions, self._clients)
             await self._joined.start(sessions.give_up, sessions.shared_subscriptions.wake, answer, on_ended)
         self.sessions.start()
         await self.websocket.start()

@@ -32,6 +32,7 @@ from gateway.node.store_tls import gateway_tls
 from gateway.node.tracing import Tracing
 from gateway.observe.counters import Counters, device_messages
 from gateway.observe.process_figures import process_figures
+from gateway.observe.service_clients import ServiceClients
 from notify.event_receiver import EventReceiver
 from store.errors import StoreClosed
 from store.remote.client import RemoteStore
@@ -57,6 +58,7 @@ class GatewayNode:
         self.counters = Counters()
         self.ended = asyncio.Event()
         self._store: RemoteStore | StandbyStore | None = None
+        self._clients = ServiceClients()
         self._rpc: RpcServer | None = None
         self._state = ServiceState()
         self._changed = asyncio.Event()  # the state
@@ -103,6 +105,7 @@ class GatewayNode:
             self._more_figures,
             lambda: devices_of(store.nodes, node),
             self._tracing,
+            self._clients,
         )
         devices.sessions.redirection.why = standby
         self._draining = Draining(devices.sessions)
@@ -204,6 +207,7 @@ class GatewayNode:
             lambda: services_of(store.nodes),
             self._management,
             self._tracing,
+            self._clients,
         )
 
     async def _pass_on(self, method: Method, request: Message, manager: Manager) -> Message:

@@ -7,6 +7,7 @@ from gateway.auth.audit import AuditLog
 from gateway.auth.authenticators.links import links_of
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import Maintenance
+from gateway.broker.service_directory import LocalServices
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.config.store import store_config
@@ -17,6 +18,7 @@ from gateway.node.reloading import change_settings
 from gateway.node.services import Services
 from gateway.node.tracing import Tracing
 from gateway.observe.counters import Counters, device_messages
+from gateway.observe.service_clients import ServiceClients
 from store.engine import Engine
 
 
@@ -49,6 +51,7 @@ class Node:
             authority,
             config,
             self._sessions,
+            LocalServices(ServiceClients(), self._sessions),
             partial(device_messages, self.counters),
             lambda: {"": devices.figures()},
             self.reload,

@@ -17,6 +17,7 @@ from gateway.management.surface import Management
 from gateway.net.descriptors import room_for_services
 from gateway.net.weighted import Weighted, in_any_order
 from gateway.observe.calls import Calls
+from gateway.observe.service_clients import ServiceClients
 from gateway.rocketmq.access import refusal_reply
 from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
 from gateway.rocketmq.service import RocketService
@@ -50,10 +51,12 @@ class RpcServer:
         services: Callable[[], Sequence[Weighted]] = list,
         management: Management | None = None,
         is_traced: bool = False,
+        clients: ServiceClients | None = None,
     ) -> None:
         """shares_port: with other processes of the node. traffic: a number that grows with each message of a device.
         services: addresses of nodes' ports that clients may use; none: those that they use.
-        management: that this port serves as well. is_traced: calls may name a trace in their metadata."""
+        management: that this port serves as well. is_traced: calls may name a trace in their metadata. clients: where
+        those who call are noted."""
         self._is_traced = is_traced
         self._services = services
         self._management = management
@@ -69,6 +72,7 @@ class RpcServer:
         self._rocket: RocketService | None = None
         self._server: grpc.aio.Server | None = None
         self.calls = Calls()
+        self._clients = clients or ServiceClients()
 
     @property
     def is_running(self) -> bool:
@@ -93,7 +97,14 @@ class RpcServer:
         )
         on_unsent = self._service.reply_unsent
         asking = Authenticating(
-            self._callers, self._store, refusal_reply, self._limits, on_unsent, self.calls, self._is_traced
+            self._callers,
+            self._store,
+            refusal_reply,
+            self._limits,
+            on_unsent,
+            self.calls,
+            self._clients,
+            self._is_traced,
         )
         server = grpc.aio.server(
             interceptors=[asking],

@@ -9,10 +9,11 @@ from gateway.auth.audit import AuditLog
 from gateway.auth.authenticators.authenticator import Link
 from gateway.auth.authority import Authority
 from gateway.broker.maintenance import SplitMaintenance
-from gateway.broker.remote_sessions import RemoteSessions
+from gateway.broker.remote_sessions import RemoteServices, RemoteSessions
 from gateway.config.config import Config
 from gateway.http.metrics import Figures
 from gateway.observe.counters import Counters
+from gateway.observe.service_clients import ServiceClients
 from notify.hub import Hub
 from store.engine import Engine
 from store.remote.attached import Confirm
@@ -26,8 +27,15 @@ _CHECK_SECONDS: Final = 0.05
 class ServedStore:
     """A store with its server, users and maintenance. Create it on the loop, `begin` and `serve` it, and `stop` it."""
 
-    def __init__(self, engine: Engine, config: Config, links: Iterable[Link], confirm: Confirm = lambda: None) -> None:
-        """links: see `Authority`. confirm: see `StoreServer`."""
+    def __init__(
+        self,
+        engine: Engine,
+        config: Config,
+        links: Iterable[Link],
+        confirm: Confirm = lambda: None,
+        clients: ServiceClients | None = None,
+    ) -> None:
+        """links: see `Authority`. confirm: see `StoreServer`. clients: services that call this process."""
         self.engine = engine
         wrong, audit = config.mqtt.max_wrong_passwords, AuditLog(config.audit, "store")
         self.authority = Authority(engine, wrong, audit, config.auth, links)
@@ -35,6 +43,7 @@ class ServedStore:
         self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s), confirm)
         engine.gateway_registry.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.gateway_registry.expire(name.encode()))
+        self.services = RemoteServices(clients or ServiceClients(), engine.gateway_registry)
         self.sessions = RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills)
 
     async def begin(self) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from gateway.auth.authority import Authority
+from gateway.broker.service_directory import ServiceDirectory
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.console.console import Console
@@ -26,6 +27,7 @@ from gateway.net.proxy_protocol import address_text
 from gateway.net.weighted import Weighted
 from gateway.node.rpc_server import RpcServer
 from gateway.node.tracing import Tracing
+from gateway.observe.service_clients import ServiceClients
 from gateway.rpc.limits import RpcLimits
 from store.api import Store
 from store.engine import Engine
@@ -45,6 +47,7 @@ class Services:
         authority: Authority,
         config: Config,
         sessions: SessionDirectory,
+        services: ServiceDirectory,
         traffic: Callable[[], int],
         sources: Callable[[], Mapping[str, Figures]],
         reload: Callable[[], Awaitable[Changes | None]],
@@ -55,12 +58,14 @@ class Services:
         `gateway.http.metrics`."""
         self._config = config
         own = [(config.grpc.advertise, 1)] if config.grpc.advertise else []
-        management = Management(lambda: authority.audit)
+        clients = services.clients
+        management = Management(lambda: authority.audit, clients=clients)
         traffic_store = tracing.store(engine) if tracing is not None else engine
-        areas = areas_of(engine, sessions, rpc_limits(config), config, reload, sources, authority, traffic_store)
+        limits = rpc_limits(config)
+        areas = areas_of(engine, sessions, services, limits, config, reload, sources, authority, traffic_store)
         management.serve({**areas, "Cluster": NoCluster()})
         self.passed_calls = PassedCalls(management, lambda: authority)
-        self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management, tracing)
+        self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management, tracing, clients)
         self.http = HttpFront(config.http)
         HttpApi(management, manager_of(self.http)).add_to(self.http.app)
         if config.http.console:
@@ -109,15 +114,16 @@ def rpc_server(
     services: Callable[[], Sequence[Weighted]],
     management: Management | None = None,
     tracing: Tracing | None = None,
+    clients: ServiceClients | None = None,
 ) -> RpcServer | None:
-    """The gRPC server of a process; None if it has none. traffic, services, management: see `RpcServer`."""
+    """The gRPC server of a process; None if it has none. traffic, services, management, clients: see `RpcServer`."""
     if config.grpc.port < 0:
         return None
     limits, share = rpc_limits(config), config.split.share_ports
     is_traced = tracing is not None and tracing.is_on
     if tracing is not None:
         store = tracing.store(store, "grpc")
-    return RpcServer(store, authority, limits, config.grpc, share, traffic, services, management, is_traced)
+    return RpcServer(store, authority, limits, config.grpc, share, traffic, services, management, is_traced, clients)
 
 
 def rpc_limits(config: Config) -> RpcLimits:

@@ -47,6 +47,7 @@ class StoreNode:
             served.authority,
             config,
             served.sessions,
+            served.services,
             lambda: self._commits,
             served.figures,
             self._reload_all,

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import Final
 
+from gateway.observe.service_clients import CLIENT
 from gateway.rocketmq.access import ClientKey
 from gateway.rpc.long_polling import LongPolling, Source
 from store.api import Receipts
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 LEASE_MS: Final = 60_000
 _INTERVAL_S: Final = 10.0  # between checks
 _MARGIN_S: Final = 30.0  # a lease is renewed this long before it ends
-_MAX_TOTAL_S: Final = 3 * 3600.0
+MAX_TOTAL_S: Final = 3 * 3600.0
 _MAX_LEASES: Final = 1 << 16  # of one client; the leases of further messages are not renewed
 
 _Key = tuple[bytes, bytes, int]  # group, queue, offset
@@ -56,7 +57,7 @@ class LeaseRenewal:
                     return
                 receipt = Receipts(run.queue, offset, 1, run.deliveries)
                 leases[source.group, run.queue, offset] = _RenewedLease(
-                    source, receipt, now + LEASE_MS / 1000, now + _MAX_TOTAL_S
+                    source, receipt, now + LEASE_MS / 1000, now + MAX_TOTAL_S
                 )
         if self._timer is None:
             self._timer = loop.call_later(_INTERVAL_S, self._renew_due)
@@ -117,6 +118,7 @@ class LeaseRenewal:
 
     async def _settle_source(self, source: Source, postponed: list[tuple[Receipts, int]]) -> None:
         try:
+            CLIENT.set(None)  # the call that began the task may be another client's
             await self._groups.settle(source, (), postponed)  # a stale receipt was settled meanwhile
         except StoreError as error:
             log.warning("leases of group %r could not be renewed or returned: %s", source.group, error)

@@ -4,9 +4,10 @@ import asyncio
 from typing import Final
 
 import record
+from gateway.observe.service_clients import CLIENT
 from gateway.rocketmq.access import ClientKey, require_consuming
 from gateway.rocketmq.clients import GroupConfigs, TelemetryClients
-from gateway.rocketmq.lease_renewal import LEASE_MS, LeaseRenewal
+from gateway.rocketmq.lease_renewal import LEASE_MS, MAX_TOTAL_S, LeaseRenewal
 from gateway.rocketmq.messages import StoredMessage
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -99,6 +100,9 @@ class ReceiveCalls:
             raise
         if request.auto_renew and self._clients.has(client_key):  # the end of its stream ends the renewal
             self._leases.add(client_key, source, received.receipts)
+            client = CLIENT.get()
+            if client is not None:
+                client.extended(source.group, int(MAX_TOTAL_S * 1000))
         return received
 
     async def return_leases(self, received: LeasedMessages) -> None:

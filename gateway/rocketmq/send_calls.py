@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from gateway.observe.service_clients import CLIENT
 from gateway.rocketmq.access import ClientKey, require_publishing
 from gateway.rocketmq.clients import TelemetryClients
 from gateway.rocketmq.messages import Outgoing, StoredMessage
@@ -52,6 +53,9 @@ class SendCalls:
         appended = await answer
         if appended.error is not None:
             raise appended.error
+        client = CLIENT.get()
+        if client is not None:
+            client.published(len(outgoing))
         response = pb.SendMessageResponse(status=OK)
         for sent, position in zip(outgoing, appended.positions, strict=True):
             entry = response.entries.add(status=OK, message_id=sent.message_id, offset=position)

@@ -1,7 +1,7 @@
 """A gRPC interceptor that authenticates the caller of each call and checks the caller's rights."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from inspect import isasyncgenfunction
 from time import monotonic_ns
@@ -16,6 +16,7 @@ from gateway.auth.callers import Caller, Callers
 from gateway.auth.refusal import ClientRefused
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.calls import Calls
+from gateway.observe.service_clients import CLIENT, ROCKETMQ_NAME, ServiceClients
 from gateway.observe.trace_context import CALL_TRACE, TRACEPARENT, TRACESTATE, read_trace
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import LARGE, MANAGEMENT, ReplyBudgets
@@ -36,7 +37,6 @@ _UNIMPLEMENTED: Final = "this method is not implemented"
 _UNREADABLE: Final = object()  # stands for a request that cannot be parsed
 _SELF_CHECKING: Final = frozenset((PREFIX + "Consume",))  # streams that check requests and caller themselves
 _SIGNED_TIME: Final = "x-mq-date-time"  # see `gateway.auth.credentials.access_keys`
-_CLIENT_ID: Final = "x-mq-client-id"  # of RocketMQ clients
 
 Context = Any  # `grpc.aio.ServicerContext` of any request and reply
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -58,6 +58,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         limits: RpcLimits,
         on_unsent: OnUnsent,
         calls: Calls,
+        clients: ServiceClients,
         is_traced: bool = False,
     ) -> None:
         """is_traced: calls may name a trace in their metadata."""
@@ -69,6 +70,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         self._rights = Rights(store, limits.max_handles)
         self._handlers: dict[str, Handler] = {}  # by method
         self._calls = calls
+        self._clients = clients
 
     async def intercept_service(
         self,
@@ -187,15 +189,20 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         """Authenticate the caller and check its rights. Raises `RequestError`."""
         self._calls.under_way += 1
         context.add_done_callback(self._call_ended)
-        caller = await self._authenticate(context)
+        metadata = dict(context.invocation_metadata() or ())
+        peer = unquote(context.peer()).partition(":")[2]
+        caller = await self._authenticate(context, metadata, peer)
         if request is _UNREADABLE:
             raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, UNREADABLE)
         if caller.permissions is not None or caller.is_revoked:
             await self._require(caller, method, request)
         CALLER.set(caller)
         if self._is_traced:
-            metadata = dict(context.invocation_metadata() or ())
             CALL_TRACE.set(read_trace(_text(metadata, TRACEPARENT), _text(metadata, TRACESTATE)))
+        client = self._clients.of_call(peer, caller.user_name.decode(errors="replace"), metadata)
+        client.called(method.rpartition("/")[2])
+        context.add_done_callback(client.call_ended)
+        CLIENT.set(client)
         if method in LARGE or method.startswith(MANAGEMENT):
             self._budgets.open(context)
         return caller
@@ -210,12 +217,10 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
             await _end(context, refusal.code, str(refusal))
         return reply
 
-    async def _authenticate(self, context: Context) -> Caller:
-        metadata = dict(context.invocation_metadata() or ())
+    async def _authenticate(self, context: Context, metadata: Mapping[str, Any], peer: str) -> Caller:
         names = context.auth_context().get("x509_common_name")
-        peer = unquote(context.peer()).partition(":")[2]
         try:
-            name, client_id = names[0] if names else None, metadata.get(_CLIENT_ID, "")
+            name, client_id = names[0] if names else None, metadata.get(ROCKETMQ_NAME, "")
             return await self._callers.identify(
                 metadata.get("authorization"), name, peer, metadata.get(_SIGNED_TIME), client_id
             )

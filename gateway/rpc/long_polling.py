@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
+from gateway.observe.service_clients import CLIENT
 from gateway.rpc.loop_turns import LoopTurns, Turn
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.wakeups import Wakeups, group_key, wait_until
@@ -163,17 +164,29 @@ class LongPolling:
         late: bool = False,
     ) -> list[Receipts]:
         """See `Store.settle`."""
-        return await self._store.settle(source.group, done, again, unsent, member, failed, max_deliveries, late)
+        stale = await self._store.settle(source.group, done, again, unsent, member, failed, max_deliveries, late)
+        client = CLIENT.get()
+        if client is not None:
+            returned = [receipts for receipts, delay_ms in again if not delay_ms]
+            returned += [receipts for receipts, _ in unsent]
+            client.settled(source.group, done, [each.receipts for each in failed], returned)
+            if again and (longest := max([delay_ms for _, delay_ms in again])):
+                client.extended(source.group, longest)
+        return stale
 
     async def return_leases(self, source: Source, receipts: Sequence[Receipts]) -> None:
         """Make leased messages available again that no client got. The lease does not count as a delivery."""
-        await self._store.settle(source.group, (), (), [(receipt, 0) for receipt in receipts])
+        await self.settle(source, (), (), unsent=[(receipt, 0) for receipt in receipts])
 
     async def dead_letter(
         self, source: Source, receipts: Sequence[Receipts], reason: DeadLetterReason, member: bytes
     ) -> list[Receipts]:
         """See `Store.dead_letter`."""
-        return await self._store.dead_letter(source.group, receipts, reason, member)
+        stale = await self._store.dead_letter(source.group, receipts, reason, member)
+        client = CLIENT.get()
+        if client is not None:
+            client.settled(source.group, (), receipts, ())
+        return stale
 
     async def pop(self, request: PopRequest) -> PopResult:
         """Lease available messages without waiting for any. Raises what `receive` raises."""
@@ -201,6 +214,9 @@ class LongPolling:
                 max_bytes = min(request.max_bytes, self._turns.most_bytes())
                 popped = await turn.timed(self._store.pop(replace(request, max_bytes=max_bytes)))
             budget.add(sum([len(run.data) for run in popped.runs]))
+        client = CLIENT.get()
+        if client is not None:
+            client.leased(request.group, request.member, popped.runs, request.invisible_ms)
         return popped
 
     def _join(self, source: Source, waiter: asyncio.Event) -> WaitingMembers:

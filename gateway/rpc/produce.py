@@ -19,6 +19,7 @@ import grpc.aio
 
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.observe.service_clients import CLIENT
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.producers import ProducerStream, producer_of, replaced
@@ -35,6 +36,7 @@ class ProduceStream:
 
     __slots__ = (
         "_check",
+        "_client",
         "_ends",
         "_failure",
         "_limits",
@@ -53,6 +55,7 @@ class ProduceStream:
         self, store: Store, limits: RpcLimits, check: MessageCheck, streams: "dict[bytes, ProduceStream]"
     ) -> None:
         self._store = store
+        self._client = CLIENT.get()
         self._streams = streams  # of named producers, by name
         self._producer: ProducerStream | None = None
         self._returns = False  # another process may repeat the work with the same sequence numbers
@@ -194,6 +197,8 @@ class ProduceStream:
         self._unanswered_bytes -= size
         error = appended.error
         if error is None:
+            if self._client is not None:
+                self._client.published(len(appended.positions) - (self._producer is not None))
             if not result.was_stored:
                 result.positions.extend(appended.positions[1:] if self._producer is not None else appended.positions)
                 result.store_time = appended.store_time

@@ -5,6 +5,7 @@ from typing import Final
 
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.observe.service_clients import CLIENT
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.loop_turns import LoopTurns, Turn
 from gateway.rpc.reply_budget import reply_budget
@@ -66,6 +67,8 @@ class PullCalls:
             request,
         )
         reply = await reader.read(request.offset)
+        if reply.count and (client := CLIENT.get()) is not None:
+            client.read(reply.count)
         if reply.count or not request.wait_ms or reader.is_over(reply.next_offset):
             return reply
         deadline = asyncio.get_running_loop().time() + min(request.wait_ms, limits.max_wait_ms) / 1_000
@@ -85,6 +88,8 @@ class PullCalls:
                     break
         finally:
             self._wakeups.remove(key, waiter)
+        if reply.count and (client := CLIENT.get()) is not None:
+            client.read(reply.count)
         return reply
 
     async def commit(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsReply:
@@ -102,6 +107,9 @@ class PullCalls:
             error = (await answer).error
             if error is not None:
                 raise error
+        client = CLIENT.get()
+        if client is not None:
+            client.joined(group)
         return pb.CommitOffsetsReply()
 
     async def committed(self, request: pb.CommittedOffsetsRequest) -> pb.CommittedOffsetsReply:

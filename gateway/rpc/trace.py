@@ -64,6 +64,7 @@ class Trace:
         self._length = len(frame)
         self._offsets: dict[bytes, int] = {}  # of the message by queue; -1 if the queue does not have it
         self._events: list[Event] = []
+        self.read_to = handle  # position up to which the log was read
 
     async def page(self, after: bytes | None, max_bytes: int) -> pb.TraceReply:
         """The events in the next `max_bytes` of the log. after: from the previous page, None for the first one."""
@@ -86,6 +87,7 @@ class Trace:
                     self._add_entered(state, chunk.data, start)
             left -= len(chunk.data)
             state.position = chunk.next_position
+        self.read_to = state.position
         return pb.TraceReply(events=self._events, after=state.packed() if left <= 0 else None)
 
     async def _add_stored(self, state: _TraceState) -> None:

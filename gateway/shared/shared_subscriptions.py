@@ -148,6 +148,11 @@ class SharedSubscriptions:
         self._store.append([control.ShareJoined(self._gateway).frame(name)], recorded)
         return is_new
 
+    def members_of(self, name: bytes) -> list[tuple[Session, int]]:
+        """The members of a group at this node, each with the number of messages that it has not acknowledged."""
+        group = self._groups.get(name)
+        return [] if group is None else [(member.session, member.in_flight) for member in group.members.values()]
+
     def leave(self, session: Session, name: bytes) -> bool:
         """End a membership. The session may still acknowledge what it has. Returns whether it was a member."""
         if session.leave_group(name) is None:

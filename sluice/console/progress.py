@@ -23,6 +23,10 @@ class ProgressLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the line."""
         if self._is_shown and self._last:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

@@ -74,11 +74,22 @@ def ask(arguments: Arguments, name: str, request: "Message", kind: type[Reply]) 
         return link.call(name, request, kind)
 
 
-def pages(link: ManagementLink, name: str, request: Any, kind: type[Reply], limit: int, rows: str) -> Iterator[Any]:
-    """Yield the rows of a list, page by page, from `after` of the request on. limit: how many the caller wants."""
+def pages(
+    link: ManagementLink,
+    name: str,
+    request: Any,
+    kind: type[Reply],
+    limit: int,
+    rows: str,
+    unknown: dict[str, None] | None = None,
+) -> Iterator[Any]:
+    """Yield the rows of a list, page by page, from `after` of the request on. limit: how many the caller wants.
+    unknown: gets the processes that told nothing, and why."""
     request.limit = min(limit + 1, _PAGE)  # one more tells whether there are more
     while True:
         page: Any = link.call(name, request, kind)
+        if unknown is not None:
+            unknown |= dict.fromkeys(page.unknown)
         yield from getattr(page, rows)
         if not page.HasField("after"):
             return

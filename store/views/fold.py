@@ -434,10 +434,10 @@ class Views:
             if row.flags & FLAG_RETAIN:
                 self.retained.fold_moved(row.topic, row.frame or reference, not row.has_payload, by)
 
-    def _fold_handed_over(self, group: bytes, event: control.ShareHandedOver) -> None:
+    def _fold_handed_over(self, commit: Commit, start: int, group: bytes, event: control.ShareHandedOver) -> None:
         finished = self.pops.finished(group, subscription_queue(group), [offset for _, _, offset in event.handed])
         if finished:
-            self.pops.counts.acknowledged(group, len(finished), -1)
+            self.pops.counts.acknowledged(group, len(finished), -1, record.store_time_of(commit.data, start))
         for client, packet_id, offset in event.handed:
             if packet_id:
                 self.sessions.outbound_changed(client, control.OutboundChanged([(packet_id, group, offset, 2)]))
@@ -590,7 +590,6 @@ class Views:
             Kind.GROUP_OFFSETS_COMMITTED: self._fold_offsets_committed,
             Kind.SHARE_JOINED: self.shares.gateway_joined,
             Kind.SHARE_LEFT: self.shares.gateway_left,
-            Kind.SHARE_HANDED_OVER: self._fold_handed_over,
             Kind.PRODUCER_ENDED: self.producers.ended,
             Kind.GATEWAY_JOINED: self.gateways.joined,
             Kind.GATEWAY_LEFT: self.gateways.left,
@@ -609,6 +608,7 @@ class Views:
             Kind.TRANSACTIONS_CHECKED: self._fold_timers_or_transactions,
             Kind.POPPED: self._fold_popped,
             Kind.SETTLED: self._fold_settled,
+            Kind.SHARE_HANDED_OVER: self._fold_handed_over,
             Kind.DEAD_LETTERED: self._fold_dead_lettered,
             Kind.GROUP_RESET: self._fold_group_reset,
             Kind.GROUP_REMOVED: self._fold_group_removed,

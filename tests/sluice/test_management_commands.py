@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import pytest
 
+from cloud_sdk import Client
 from gateway.node.node import Node
 from record.layout import FLAG_DELAYED, FLAG_HALF
 from sluice.cli import main
@@ -18,7 +20,7 @@ from tests.gateway.conftest import MakeNode, make_node
 from tests.gateway.management.world import engine_of, give_up, store_messages
 from tests.gateway.people import set_rules, set_user
 from tests.gateway.raw import RawClient
-from tests.waiting import until
+from tests.waiting import patience, until
 
 __all__ = ["make_node"]  # the fixture
 
@@ -64,8 +66,12 @@ async def test_topics(node: Node, run: Run) -> None:
     (row,) = await run.rows("topic", "get", "home/bath/temp")
     assert (row["end"], row["last"]["text"], row["last"]["properties"]) == (1, "21.5", [{"name": "key", "value": "k"}])
     lines = await run("topic", "get", "home/bath/temp")
-    assert lines[0] == "home/bath/temp: 1 messages, offsets [0, 1)"
+    assert lines[0].startswith("home/bath/temp: 1 messages, about ")
+    assert lines[0].endswith("/s in the last minute, offsets [0, 1)")
+    assert lines[1] == "  messages of home are kept without a limit of age"
     assert lines[-1] == "  key = k"
+    (line,) = await run("topic", "list", "home", "--rates", "--after", "bath")
+    assert line.startswith("hall (2 messages, 0.0/s, the last 20")
     first, second = await run("topic", "browse", "home/hall")
     assert first.endswith("home/hall qos 1 from device: '2 bytes ff 00'")
     assert second.endswith(": 'y'")
@@ -75,6 +81,42 @@ async def test_topics(node: Node, run: Run) -> None:
     assert await run("topic", "browse", "home/hall", "--since", "2100-01-01") == []
     found = [await run("topic", "browse", "home", "--partition", str(number)) for number in range(4)]
     assert sum(map(len, found)) == 3
+
+
+async def test_payloads_are_shown_by_what_they_are(node: Node, run: Run) -> None:
+    payloads = (b'{"a":[1]}', cbor2.dumps({"a": [1, 2.5, b"x"]}), b"\xff\x00AB", b"long " * 20)
+    positions = await store_messages(node, *[(b"home/t", payload) for payload in payloads])
+    shown = [(await run("message", "get", str(position)))[2:] for position in positions]
+    assert shown[0] == ["  {", '    "a": [', "      1", "    ]", "  }"]
+    assert shown[1][0] == """  CBOR: {"a": [1, 2.5, h'78']}"""
+    assert shown[1][1].startswith("  000000  a1 61 61 83")
+    assert shown[2] == ["  000000  ff 00 41 42                                      ..AB"]
+    assert shown[3] == ["  " + "long " * 20]
+    (row,) = await run.rows("topic", "browse", "home/t", "--offset", "1", "--limit", "1")
+    assert row["cbor"] == """{"a": [1, 2.5, h'78']}"""
+
+
+async def test_services_and_the_machines_of_a_trace(node: Node, run: Run) -> None:
+    assert await run("service", "list") == []
+    endpoint = f"127.0.0.1:{node.ports.grpc}"
+    async with Client(endpoint, name="billing-1") as client, client.consumer("g", "home") as consumer, patience():
+        sent = await client.send("home/t", b"1")
+        await consumer.ack(await consumer.batch())
+        await consumer.flush()
+        (line,) = await run("service", "list", "--group", "g")
+        assert " billing-1: SDK " in line
+        assert ", groups g" in line
+        (row,) = await run.rows("service", "list", "--name", "billing-1")
+        lines = await run("service", "get", row["id"])
+        assert "  1 messages sent, 1 received" in lines
+        assert "  Consume: 1 calls" in lines
+        assert lines[-1].startswith("  group g as billing-1: holds 0, 1 received, 1 acknowledged, 0 failed, ")
+        assert any(each.startswith("  member billing-1: SDK ") for each in await run("group", "get", "g"))
+        assert [each.split(":")[0] for each in await run("group", "list", "--slowest")] == ["g"]
+        lines = await run("message", "trace", str(sent.position))
+        assert all(" [SDK " in each and " from 127.0.0.1:" in each for each in lines)
+    await run("service", "get", "none", code=1)
+    assert "there is no service 'none'" in run.error
 
 
 async def test_a_payload_from_standard_input(node: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +143,18 @@ async def test_messages(node: Node, run: Run) -> None:
 async def test_groups_and_their_dead_letters(node: Node, run: Run) -> None:
     await store_messages(node, *[(b"home/t", b"%d" % number) for number in range(5)])
     await give_up(node, b"g", b"home", 3)
-    assert await run("group", "list") == ["g: lag 2, 2 leased or to be retried, 3 dead letters"]
+    for words in ((), ("--furthest-behind",)):
+        (line,) = await run("group", "list", *words)
+        assert line.startswith("g: lag 2 (")
+        assert line.endswith(" s), 2 leased or to be retried, 0.0/s acknowledged, 3 dead letters")
+    assert await run("group", "list", "--slowest") == []  # nothing was acknowledged
     lines = await run("group", "get", "g")
     assert lines[0] == "g: 4 queues, 3 dead letters"
     assert any("finished up to offset 3, 2 leased or to be retried, lag 2 (" in line for line in lines)
+    assert "  not finished, by deliveries: 2 after 1" in lines
+    assert "  since the node started: 5 deliveries, 0 of them again, 0 acknowledged, 3 dead letters" in lines
+    await run("group", "reset", "new", "--to", "latest", code=1)
+    assert (await run("group", "reset", "new", "--to", "latest", "--parent", "home"))[0].startswith("new: 4 queues")
     assert "lag 0" in (await run("group", "reset", "g", "--to", "latest"))[1]
     await run("group", "reset", "g", "--to", "2020-01-01T00:00:00Z")
     (row,) = await run.rows("group", "get", "g")

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 
 from gateway.auth.authority import Authority
+from gateway.broker.service_directory import ServiceDirectory
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.management.areas.access import AccessService
@@ -15,6 +16,7 @@ from gateway.management.areas.dead_letters import DeadLettersService
 from gateway.management.areas.groups import GroupsService
 from gateway.management.areas.held import HeldService
 from gateway.management.areas.messages import MessagesService
+from gateway.management.areas.services import Machines, ServicesService
 from gateway.management.areas.storage import Sources, StorageService
 from gateway.management.areas.topics import TopicsService
 from gateway.rpc.limits import RpcLimits
@@ -27,6 +29,7 @@ Areas = Mapping[str, object]
 def areas_of(
     engine: Engine,
     sessions: SessionDirectory,
+    services: ServiceDirectory,
     limits: RpcLimits,
     config: Config,
     reload: Callable[[], Awaitable[Changes | None]],
@@ -38,12 +41,13 @@ def areas_of(
     and consumed, if it is not the engine itself."""
     store = traffic or engine
     return {
-        "Topics": TopicsService(engine),
-        "Messages": MessagesService(store, limits),
-        "Groups": GroupsService(engine, limits),
+        "Topics": TopicsService(engine, config.store),
+        "Messages": MessagesService(store, limits, Machines(services, sessions)),
+        "Groups": GroupsService(engine, limits, services),
         "Consumers": ConsumersService(store, limits),
         "DeadLetters": DeadLettersService(engine, limits),
         "Clients": ClientsService(engine, sessions),
+        "Services": ServicesService(services),
         "Held": HeldService(engine),
         "Storage": StorageService(engine, config, reload, sources, authority.service_logins_failed),
         "Audit": AuditService(config.audit.folder),

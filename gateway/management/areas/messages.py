@@ -10,6 +10,8 @@ import orjson
 import record
 from cloud_sdk.proto import sluice_pb2
 from gateway.broker.append import append
+from gateway.management.areas.services import Machines
+from gateway.management.cbor_text import cbor_text
 from gateway.management.paging import AT_ONCE, MAX_PAGE, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC
@@ -22,6 +24,7 @@ from gateway.mqtt.properties import (
     text_property,
     user_property,
 )
+from gateway.observe.service_clients import CLIENT
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.request_fields import parent_name
@@ -43,8 +46,9 @@ _BRACKETS: Final = ("{", "[")
 class MessagesService:
     """Implements the service `Messages`."""
 
-    def __init__(self, store: Store, limits: RpcLimits) -> None:
+    def __init__(self, store: Store, limits: RpcLimits, machines: Machines) -> None:
         self._store = store
+        self._machines = machines
         self._limits = limits
         self._check = MessageCheck(limits, store.may_hold)
 
@@ -83,7 +87,11 @@ class MessagesService:
                 await asyncio.sleep(0)
         for index, reason in await self._check.faults(frames):
             raise _refused(index + 1, messages, reason)
-        return await append(self._store, frames)
+        positions = await append(self._store, frames)
+        client = CLIENT.get()
+        if client is not None:
+            client.published(len(frames))
+        return positions
 
     async def find_messages(self, request: pb.FindMessagesRequest, _manager: Manager) -> pb.FindMessagesReply:
         key = request.key.encode()
@@ -102,8 +110,15 @@ class MessagesService:
     async def trace_message(self, request: pb.TraceMessageRequest, manager: Manager) -> pb.TraceMessageReply:
         frame = await self._readable(request.position, manager)
         after = request.after if request.HasField("after") else None
-        found = await Trace(self._store, request.position, frame).page(after, self._limits.max_trace_bytes)
-        reply = pb.TraceMessageReply(events=map(_event_of, found.events))
+        trace = Trace(self._store, request.position, frame)
+        found = await trace.page(after, self._limits.max_trace_bytes)
+        reply = pb.TraceMessageReply(events=map(_event_of, found.events), read_to=trace.read_to)
+        reply.end = self._store.stats().log_end
+        machines = await self._machines.find({event.member or event.who for event in reply.events} - {""})
+        for event in reply.events:
+            machine = machines.get(event.member or event.who)
+            if machine is not None:
+                event.machine.CopyFrom(machine)
         if found.HasField("after"):
             reply.after = found.after
         return reply
@@ -168,7 +183,7 @@ async def messages_in(frames: bytes, max_payload: int) -> list[pb.Message]:
     messages: list[pb.Message] = []
     for number, start in enumerate(record.split(frames), 1):
         messages.append(message_of(frames, start, max_payload or _MAX_PAYLOAD))
-        if number % AT_ONCE == 0:
+        if number % AT_ONCE == 0 or messages[-1].HasField("cbor"):
             await asyncio.sleep(0)
     return messages
 
@@ -200,6 +215,10 @@ def message_of(data: bytes, start: int, max_payload: int) -> pb.Message:
         message.message_expiry_s = properties.message_expiry
     for name, value in properties.user:
         message.properties.add(name=name, value=value)
+    if len(payload) <= max_payload:
+        notation = cbor_text(payload, message.content_type)
+        if notation is not None:
+            message.cbor = notation
     text = _text(message.payload, is_cut=len(payload) > max_payload)
     if text is not None:
         message.text = text

@@ -1,6 +1,7 @@
 from gateway.management.proto import options_pb2 as _options_pb2
 from google.api import annotations_pb2 as _annotations_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -8,15 +9,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class GroupOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BY_NAME: _ClassVar[GroupOrder]
+    BY_LAG: _ClassVar[GroupOrder]
+    BY_HANDLING_TIME: _ClassVar[GroupOrder]
+BY_NAME: GroupOrder
+BY_LAG: GroupOrder
+BY_HANDLING_TIME: GroupOrder
+
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("above", "after", "limit")
+    __slots__ = ("above", "after", "limit", "with_rates")
     ABOVE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    WITH_RATES_FIELD_NUMBER: _ClassVar[int]
     above: str
     after: str
     limit: int
-    def __init__(self, above: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    with_rates: bool
+    def __init__(self, above: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., with_rates: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsReply(_message.Message):
     __slots__ = ("topics", "after")
@@ -27,18 +39,22 @@ class ListTopicsReply(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[TopicNode, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
 
 class TopicNode(_message.Message):
-    __slots__ = ("name", "path", "is_topic", "has_children", "messages")
+    __slots__ = ("name", "path", "is_topic", "has_children", "messages", "last_ms", "rate")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     IS_TOPIC_FIELD_NUMBER: _ClassVar[int]
     HAS_CHILDREN_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     path: str
     is_topic: bool
     has_children: bool
     messages: int
-    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., is_topic: _Optional[bool] = ..., has_children: _Optional[bool] = ..., messages: _Optional[int] = ...) -> None: ...
+    last_ms: int
+    rate: float
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., is_topic: _Optional[bool] = ..., has_children: _Optional[bool] = ..., messages: _Optional[int] = ..., last_ms: _Optional[int] = ..., rate: _Optional[float] = ...) -> None: ...
 
 class SearchTopicsRequest(_message.Message):
     __slots__ = ("prefix", "after", "limit")
@@ -65,7 +81,7 @@ class GetTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("topic", "begin", "end", "last", "retained", "parent", "partitions", "retained_from_ms")
+    __slots__ = ("topic", "begin", "end", "last", "retained", "parent", "partitions", "retained_from_ms", "retained_s", "rate", "bytes")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +90,9 @@ class Topic(_message.Message):
     PARENT_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     RETAINED_FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_S_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     begin: int
     end: int
@@ -82,7 +101,10 @@ class Topic(_message.Message):
     parent: str
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
     retained_from_ms: int
-    def __init__(self, topic: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., last: _Optional[_Union[Message, _Mapping]] = ..., retained: _Optional[_Union[Message, _Mapping]] = ..., parent: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., retained_from_ms: _Optional[int] = ...) -> None: ...
+    retained_s: float
+    rate: float
+    bytes: int
+    def __init__(self, topic: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., last: _Optional[_Union[Message, _Mapping]] = ..., retained: _Optional[_Union[Message, _Mapping]] = ..., parent: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., retained_from_ms: _Optional[int] = ..., retained_s: _Optional[float] = ..., rate: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Partition(_message.Message):
     __slots__ = ("partition", "begin", "end")
@@ -95,7 +117,7 @@ class Partition(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("position", "time_ms", "topic", "publisher", "qos", "retain", "half", "due_ms", "content_type", "response_topic", "correlation_data", "message_expiry_s", "properties", "payload_size", "payload", "text", "is_json", "offset")
+    __slots__ = ("position", "time_ms", "topic", "publisher", "qos", "retain", "half", "due_ms", "content_type", "response_topic", "correlation_data", "message_expiry_s", "properties", "payload_size", "payload", "text", "is_json", "offset", "cbor")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +136,7 @@ class Message(_message.Message):
     TEXT_FIELD_NUMBER: _ClassVar[int]
     IS_JSON_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CBOR_FIELD_NUMBER: _ClassVar[int]
     position: int
     time_ms: int
     topic: str
@@ -132,7 +155,8 @@ class Message(_message.Message):
     text: str
     is_json: bool
     offset: int
-    def __init__(self, position: _Optional[int] = ..., time_ms: _Optional[int] = ..., topic: _Optional[str] = ..., publisher: _Optional[str] = ..., qos: _Optional[int] = ..., retain: _Optional[bool] = ..., half: _Optional[bool] = ..., due_ms: _Optional[int] = ..., content_type: _Optional[str] = ..., response_topic: _Optional[str] = ..., correlation_data: _Optional[bytes] = ..., message_expiry_s: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[UserProperty, _Mapping]]] = ..., payload_size: _Optional[int] = ..., payload: _Optional[bytes] = ..., text: _Optional[str] = ..., is_json: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
+    cbor: str
+    def __init__(self, position: _Optional[int] = ..., time_ms: _Optional[int] = ..., topic: _Optional[str] = ..., publisher: _Optional[str] = ..., qos: _Optional[int] = ..., retain: _Optional[bool] = ..., half: _Optional[bool] = ..., due_ms: _Optional[int] = ..., content_type: _Optional[str] = ..., response_topic: _Optional[str] = ..., correlation_data: _Optional[bytes] = ..., message_expiry_s: _Optional[int] = ..., properties: _Optional[_Iterable[_Union[UserProperty, _Mapping]]] = ..., payload_size: _Optional[int] = ..., payload: _Optional[bytes] = ..., text: _Optional[str] = ..., is_json: _Optional[bool] = ..., offset: _Optional[int] = ..., cbor: _Optional[str] = ...) -> None: ...
 
 class UserProperty(_message.Message):
     __slots__ = ("name", "value")
@@ -329,15 +353,19 @@ class TraceMessageRequest(_message.Message):
     def __init__(self, position: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
 
 class TraceMessageReply(_message.Message):
-    __slots__ = ("events", "after")
+    __slots__ = ("events", "after", "read_to", "end")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    READ_TO_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedCompositeFieldContainer[TraceEvent]
     after: bytes
-    def __init__(self, events: _Optional[_Iterable[_Union[TraceEvent, _Mapping]]] = ..., after: _Optional[bytes] = ...) -> None: ...
+    read_to: int
+    end: int
+    def __init__(self, events: _Optional[_Iterable[_Union[TraceEvent, _Mapping]]] = ..., after: _Optional[bytes] = ..., read_to: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class TraceEvent(_message.Message):
-    __slots__ = ("kind", "time_ms", "position", "who", "queue", "offset", "until_ms", "member", "reason", "error")
+    __slots__ = ("kind", "time_ms", "position", "who", "queue", "offset", "until_ms", "member", "reason", "error", "machine")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -348,6 +376,7 @@ class TraceEvent(_message.Message):
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     kind: str
     time_ms: int
     position: int
@@ -358,41 +387,70 @@ class TraceEvent(_message.Message):
     member: str
     reason: str
     error: str
-    def __init__(self, kind: _Optional[str] = ..., time_ms: _Optional[int] = ..., position: _Optional[int] = ..., who: _Optional[str] = ..., queue: _Optional[str] = ..., offset: _Optional[int] = ..., until_ms: _Optional[int] = ..., member: _Optional[str] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    machine: Machine
+    def __init__(self, kind: _Optional[str] = ..., time_ms: _Optional[int] = ..., position: _Optional[int] = ..., who: _Optional[str] = ..., queue: _Optional[str] = ..., offset: _Optional[int] = ..., until_ms: _Optional[int] = ..., member: _Optional[str] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ...) -> None: ...
+
+class Machine(_message.Message):
+    __slots__ = ("kind", "address", "user", "language", "version", "gateway")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    address: str
+    user: str
+    language: str
+    version: str
+    gateway: str
+    def __init__(self, kind: _Optional[str] = ..., address: _Optional[str] = ..., user: _Optional[str] = ..., language: _Optional[str] = ..., version: _Optional[str] = ..., gateway: _Optional[str] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("after", "limit", "prefix")
+    __slots__ = ("after", "limit", "prefix", "order")
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     after: str
     limit: int
     prefix: str
-    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ..., prefix: _Optional[str] = ...) -> None: ...
+    order: GroupOrder
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ..., prefix: _Optional[str] = ..., order: _Optional[_Union[GroupOrder, str]] = ...) -> None: ...
 
 class ListGroupsReply(_message.Message):
-    __slots__ = ("groups", "after")
+    __slots__ = ("groups", "after", "is_cut")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    IS_CUT_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
     after: str
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+    is_cut: bool
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., after: _Optional[str] = ..., is_cut: _Optional[bool] = ...) -> None: ...
 
 class GroupSummary(_message.Message):
-    __slots__ = ("group", "queues", "lag", "unfinished", "dead_letters", "paused")
+    __slots__ = ("group", "queues", "lag", "unfinished", "dead_letters", "paused", "lag_seconds", "handling_ms", "delivered_rate", "acknowledged_rate")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
+    LAG_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    HANDLING_MS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_RATE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_RATE_FIELD_NUMBER: _ClassVar[int]
     group: str
     queues: int
     lag: int
     unfinished: int
     dead_letters: int
     paused: bool
-    def __init__(self, group: _Optional[str] = ..., queues: _Optional[int] = ..., lag: _Optional[int] = ..., unfinished: _Optional[int] = ..., dead_letters: _Optional[int] = ..., paused: _Optional[bool] = ...) -> None: ...
+    lag_seconds: float
+    handling_ms: float
+    delivered_rate: float
+    acknowledged_rate: float
+    def __init__(self, group: _Optional[str] = ..., queues: _Optional[int] = ..., lag: _Optional[int] = ..., unfinished: _Optional[int] = ..., dead_letters: _Optional[int] = ..., paused: _Optional[bool] = ..., lag_seconds: _Optional[float] = ..., handling_ms: _Optional[float] = ..., delivered_rate: _Optional[float] = ..., acknowledged_rate: _Optional[float] = ...) -> None: ...
 
 class GetGroupRequest(_message.Message):
     __slots__ = ("group",)
@@ -401,20 +459,78 @@ class GetGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ("group", "creator", "queues", "queue_count", "dead_letters", "pause")
+    __slots__ = ("group", "creator", "queues", "queue_count", "dead_letters", "pause", "members", "figures", "attempts", "unknown")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CREATOR_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     QUEUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     group: str
     creator: str
     queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
     queue_count: int
     dead_letters: int
     pause: GroupPause
-    def __init__(self, group: _Optional[str] = ..., creator: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., queue_count: _Optional[int] = ..., dead_letters: _Optional[int] = ..., pause: _Optional[_Union[GroupPause, _Mapping]] = ...) -> None: ...
+    members: _containers.RepeatedCompositeFieldContainer[GroupMember]
+    figures: GroupFigures
+    attempts: _containers.RepeatedCompositeFieldContainer[AttemptCount]
+    unknown: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., creator: _Optional[str] = ..., queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., queue_count: _Optional[int] = ..., dead_letters: _Optional[int] = ..., pause: _Optional[_Union[GroupPause, _Mapping]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., figures: _Optional[_Union[GroupFigures, _Mapping]] = ..., attempts: _Optional[_Iterable[_Union[AttemptCount, _Mapping]]] = ..., unknown: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GroupMember(_message.Message):
+    __slots__ = ("member", "service", "machine", "held", "received", "acknowledged", "failed", "handling_ms", "since_ms")
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    HANDLING_MS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    member: str
+    service: str
+    machine: Machine
+    held: int
+    received: int
+    acknowledged: int
+    failed: int
+    handling_ms: float
+    since_ms: int
+    def __init__(self, member: _Optional[str] = ..., service: _Optional[str] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ..., held: _Optional[int] = ..., received: _Optional[int] = ..., acknowledged: _Optional[int] = ..., failed: _Optional[int] = ..., handling_ms: _Optional[float] = ..., since_ms: _Optional[int] = ...) -> None: ...
+
+class GroupFigures(_message.Message):
+    __slots__ = ("deliveries", "redeliveries", "acknowledged", "dead_lettered", "delivered_rate", "acknowledged_rate", "handling_ms", "mean_handling_ms")
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    REDELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_RATE_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_RATE_FIELD_NUMBER: _ClassVar[int]
+    HANDLING_MS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_HANDLING_MS_FIELD_NUMBER: _ClassVar[int]
+    deliveries: int
+    redeliveries: int
+    acknowledged: int
+    dead_lettered: int
+    delivered_rate: float
+    acknowledged_rate: float
+    handling_ms: float
+    mean_handling_ms: float
+    def __init__(self, deliveries: _Optional[int] = ..., redeliveries: _Optional[int] = ..., acknowledged: _Optional[int] = ..., dead_lettered: _Optional[int] = ..., delivered_rate: _Optional[float] = ..., acknowledged_rate: _Optional[float] = ..., handling_ms: _Optional[float] = ..., mean_handling_ms: _Optional[float] = ...) -> None: ...
+
+class AttemptCount(_message.Message):
+    __slots__ = ("deliveries", "messages")
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    deliveries: int
+    messages: int
+    def __init__(self, deliveries: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
 
 class GroupPause(_message.Message):
     __slots__ = ("since_ms", "by")
@@ -453,20 +569,22 @@ class GroupQueue(_message.Message):
     def __init__(self, queue: _Optional[str] = ..., floor: _Optional[int] = ..., next: _Optional[int] = ..., unfinished: _Optional[int] = ..., lag: _Optional[int] = ..., lag_seconds: _Optional[float] = ...) -> None: ...
 
 class ResetGroupRequest(_message.Message):
-    __slots__ = ("group", "earliest", "latest", "time_ms", "offset", "queue")
+    __slots__ = ("group", "earliest", "latest", "time_ms", "offset", "queue", "parent")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     group: str
     earliest: bool
     latest: bool
     time_ms: int
     offset: int
     queue: str
-    def __init__(self, group: _Optional[str] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., time_ms: _Optional[int] = ..., offset: _Optional[int] = ..., queue: _Optional[str] = ...) -> None: ...
+    parent: str
+    def __init__(self, group: _Optional[str] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., time_ms: _Optional[int] = ..., offset: _Optional[int] = ..., queue: _Optional[str] = ..., parent: _Optional[str] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("group",)
@@ -733,6 +851,90 @@ class EndSessionRequest(_message.Message):
 class EndSessionReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ListServicesRequest(_message.Message):
+    __slots__ = ("after", "limit", "group", "user", "name")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    group: str
+    user: str
+    name: str
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ..., group: _Optional[str] = ..., user: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ListServicesReply(_message.Message):
+    __slots__ = ("services", "after", "unknown")
+    SERVICES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    services: _containers.RepeatedCompositeFieldContainer[ServiceClient]
+    after: str
+    unknown: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, services: _Optional[_Iterable[_Union[ServiceClient, _Mapping]]] = ..., after: _Optional[str] = ..., unknown: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ServiceClient(_message.Message):
+    __slots__ = ("id", "name", "machine", "since_ms", "last_ms", "under_way", "calls", "sent", "received", "sent_rate", "received_rate", "groups")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    SENT_RATE_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_RATE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    machine: Machine
+    since_ms: int
+    last_ms: int
+    under_way: int
+    calls: _containers.RepeatedCompositeFieldContainer[CallCount]
+    sent: int
+    received: int
+    sent_rate: float
+    received_rate: float
+    groups: _containers.RepeatedCompositeFieldContainer[ServiceGroup]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ..., since_ms: _Optional[int] = ..., last_ms: _Optional[int] = ..., under_way: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[CallCount, _Mapping]]] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., sent_rate: _Optional[float] = ..., received_rate: _Optional[float] = ..., groups: _Optional[_Iterable[_Union[ServiceGroup, _Mapping]]] = ...) -> None: ...
+
+class CallCount(_message.Message):
+    __slots__ = ("method", "count")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    count: int
+    def __init__(self, method: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ServiceGroup(_message.Message):
+    __slots__ = ("group", "member", "held", "received", "acknowledged", "failed", "handling_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    HANDLING_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    member: str
+    held: int
+    received: int
+    acknowledged: int
+    failed: int
+    handling_ms: float
+    def __init__(self, group: _Optional[str] = ..., member: _Optional[str] = ..., held: _Optional[int] = ..., received: _Optional[int] = ..., acknowledged: _Optional[int] = ..., failed: _Optional[int] = ..., handling_ms: _Optional[float] = ...) -> None: ...
+
+class GetServiceRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class ListTimersRequest(_message.Message):
     __slots__ = ("after", "limit")

@@ -16,6 +16,7 @@ from sluice.console.command import (
     print_result,
 )
 from sluice.console.facts import facts
+from sluice.console.machines import machine_text
 from sluice.console.messages import message_facts, message_line
 from sluice.console.records import printable
 from sluice.console.times import format_time, milliseconds, parse_time
@@ -32,12 +33,19 @@ _PAGE: Final = 1000
 def add(subparsers: Subparsers) -> None:
     about = "list consumer groups, show how far they are, move, pause and delete them"
     actions = add_actions(declare(subparsers, "group", about, EXAMPLE))
-    listing = declare(actions, "list", "list the groups with their lag", "sluice group list --prefix bill", _list)
+    example = "sluice group list --slowest --limit 10 --data-dir /var/lib/sluice"
+    listing = declare(actions, "list", "list the groups with their lag, and how fast they are", example, _list)
     listing.add_argument("--prefix", default="", metavar="TEXT", help="only groups whose name begins with this")
-    listing.add_argument("--after", metavar="GROUP", help="begin after this group")
+    order = listing.add_mutually_exclusive_group()
+    order.add_argument("--after", metavar="GROUP", help="begin after this group")
+    text = "the slowest first, by the time from a lease to its acknowledgement; of those that are active"
+    order.add_argument("--slowest", action="store_true", help=text)
+    text = "those with the largest lag first; of the first 1000"
+    order.add_argument("--furthest-behind", action="store_true", help=text)
     add_limit(listing, "groups", 1000)
     management.add_arguments(listing)
-    one = declare(actions, "get", "show the place of a group in each of its queues", EXAMPLE, _get)
+    about = "show the place of a group in each of its queues, its members, and how fast they are"
+    one = declare(actions, "get", about, EXAMPLE, _get)
     one.add_argument("group", metavar="GROUP", help="the name of the group")
     management.add_arguments(one)
     example = "sluice group reset billing --to 2025-06-01T12:00:00Z --data-dir /var/lib/sluice"
@@ -47,6 +55,8 @@ def add(subparsers: Subparsers) -> None:
     moving.add_argument("--to", required=True, type=_place, metavar="WHERE", help=text)
     text = "move it in this queue only, which is named as in `sluice group get`: home[0]"
     moving.add_argument("--queue", default="", metavar="QUEUE", help=text)
+    text = "begin a group that is not there yet, in the partitions of this parent topic"
+    moving.add_argument("--parent", default="", metavar="TOPIC", help=text)
     management.add_arguments(moving)
     for name, about, work in (
         ("pause", "give the members of a group no messages until it is resumed", _pause),
@@ -96,17 +106,26 @@ def _list(arguments: Arguments) -> int:
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 
     request = pb.ListGroupsRequest(prefix=arguments.prefix, after=arguments.after)
+    if arguments.slowest or arguments.furthest_behind:
+        request.order = pb.BY_HANDLING_TIME if arguments.slowest else pb.BY_LAG
     with management.connect(arguments) as link:
         rows = management.pages(link, "ListGroups", request, pb.ListGroupsReply, arguments.limit, "groups")
         for row in islice(rows, arguments.limit):
-            letters = f", {row.dead_letters} dead letters" if row.dead_letters else ""
-            paused = ", paused" if row.paused else ""
-            text = f"{printable(row.group)}: lag {row.lag}, {row.unfinished} leased or to be retried{letters}{paused}"
-            print_result(arguments, facts(row), text)
+            print_result(arguments, facts(row), _summary(row))
         if next(rows, None) is not None:
             text = "there are more groups: continue with --after, or raise --limit"
             print(f"{arguments.full_name}: {text}", file=sys.stderr)
     return 0
+
+
+def _summary(row: "pb.GroupSummary") -> str:
+    """A group as one line."""
+    behind = f" ({row.lag_seconds:.0f} s)" if row.lag else ""
+    slow = f", {row.handling_ms:.0f} ms each" if row.handling_ms else ""
+    letters = f", {row.dead_letters} dead letters" if row.dead_letters else ""
+    paused = ", paused" if row.paused else ""
+    work = f"{row.unfinished} leased or to be retried, {row.acknowledged_rate:.1f}/s acknowledged{slow}"
+    return f"{printable(row.group)}: lag {row.lag}{behind}, {work}{letters}{paused}"
 
 
 def _get(arguments: Arguments) -> int:
@@ -139,14 +158,34 @@ def _show(arguments: Arguments, group: "pb.Group") -> int:
         where = f"finished up to offset {each.floor}, {each.unfinished} leased or to be retried"
         behind = f" ({each.lag_seconds:.0f} s)" if each.lag else ""
         lines.append(f"  {printable(each.queue)}: {where}, lag {each.lag}{behind}")
+    lines += _work(group)
     print_result(arguments, facts(group), "\n".join(lines))
     return 0
+
+
+def _work(group: "pb.Group") -> list[str]:
+    """How fast a group is, and what its members do."""
+    figures = group.figures
+    rates = f"{figures.delivered_rate:.1f}/s delivered, {figures.acknowledged_rate:.1f}/s acknowledged"
+    lines = [f"  {rates}, {figures.handling_ms:.0f} ms each lately"]
+    since = f"{figures.deliveries} deliveries, {figures.redeliveries} of them again"
+    ended = f"{figures.acknowledged} acknowledged, {figures.dead_lettered} dead letters"
+    lines.append(f"  since the node started: {since}, {ended}")
+    if group.attempts:
+        counts = ", ".join(f"{each.messages} after {each.deliveries}" for each in group.attempts)
+        lines.append(f"  not finished, by deliveries: {counts}")
+    for each in group.members:
+        name = printable(each.member) or each.service
+        done = f"{each.received} received, {each.acknowledged} acknowledged, {each.failed} failed"
+        lines.append(f"  member {name}: {machine_text(each.machine)}, holds {each.held}, {done}")
+        lines[-1] += f", {each.handling_ms:.0f} ms each" if each.handling_ms else ""
+    return lines + [f"  members may be missing: {printable(each)}" for each in group.unknown]
 
 
 def _reset(arguments: Arguments) -> int:
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 
-    request = pb.ResetGroupRequest(group=arguments.group, queue=arguments.queue)
+    request = pb.ResetGroupRequest(group=arguments.group, queue=arguments.queue, parent=arguments.parent)
     if isinstance(arguments.to, str):
         setattr(request, arguments.to, True)
     elif isinstance(arguments.to, datetime):

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from sluice.console.command import Arguments, Subparsers, add_actions, add_limit, declare, print_result
 from sluice.console.facts import facts
+from sluice.console.machines import machine_text
 from sluice.console.messages import message_facts, message_line, message_lines
+from sluice.console.progress import ProgressLine
 from sluice.console.records import printable
 from sluice.console.times import format_time
 from sluice.node import management
@@ -33,7 +35,7 @@ def add(subparsers: Subparsers) -> None:
     one = declare(actions, "get", "show a message", "sluice message get 8192 --data-dir /var/lib/sluice", _get)
     one.add_argument("id", type=message_id, metavar="ID", help=_ID)
     management.add_arguments(one)
-    about = "tell what became of a message: who leased it, who acknowledged it"
+    about = "tell what became of a message: who sent it, who leased it, who acknowledged it, and from where"
     trace = declare(actions, "trace", about, "sluice message trace 8192 --data-dir /var/lib/sluice", _trace)
     trace.add_argument("id", type=message_id, metavar="ID", help=_ID)
     management.add_arguments(trace)
@@ -73,19 +75,22 @@ def _trace(arguments: Arguments) -> int:
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 
     request = pb.TraceMessageRequest(position=arguments.id)
-    with management.connect(arguments) as link:
+    with management.connect(arguments) as link, ProgressLine() as progress:
         while True:
             reply = link.call("TraceMessage", request, pb.TraceMessageReply)
+            progress.clear()
             for event in reply.events:
                 print_result(arguments, facts(event), _line(event))
             if not reply.HasField("after"):
                 return 0
+            progress.report("reading the log", reply.read_to - arguments.id, reply.end - arguments.id)
             request.after = reply.after
 
 
 def _line(event: "pb.TraceEvent") -> str:
     who = f" by {printable(event.who)}" if event.who else ""
     member = f" ({printable(event.member)})" if event.member else ""
+    member += f" [{machine_text(event.machine)}]" if event.HasField("machine") else ""
     where = f", offset {event.offset} of {printable(event.queue)}" if event.queue else ""
     until = f", until {format_time(event.until_ms)}" if event.until_ms else ""
     why = f", {event.reason.lower().replace('_', ' ')}" if event.reason else ""

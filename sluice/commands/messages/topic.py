@@ -21,7 +21,7 @@ from sluice.console.command import (
 from sluice.console.facts import facts
 from sluice.console.messages import message_facts, message_line, message_lines
 from sluice.console.records import printable
-from sluice.console.times import format_time, milliseconds, parse_time
+from sluice.console.times import format_size, format_time, milliseconds, parse_time
 from sluice.node import management
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def add(subparsers: Subparsers) -> None:
     listing.add_argument("--depth", type=positive, default=1, metavar="N", help="show N levels (default: 1)")
     listing.add_argument("--prefix", metavar="TEXT", help="list whole topics that begin with this instead")
     listing.add_argument("--after", metavar="NAME", help="begin after this name of the first level that is shown")
+    text = "also show the rate of the last minute, and when the last message was stored"
+    listing.add_argument("--rates", action="store_true", help=text)
     add_limit(listing, "names", 1000)
     management.add_arguments(listing)
     about = "show the size of a topic, its last message and its retained message"
@@ -105,6 +107,7 @@ def _tree(link: management.ManagementLink, arguments: Arguments, above: str, dep
     from gateway.management.proto import management_pb2 as pb  # noqa: PLC0415
 
     request = pb.ListTopicsRequest(above=above, after=arguments.after if depth == 1 else None)
+    request.with_rates = arguments.rates
     for node in management.pages(link, "ListTopics", request, pb.ListTopicsReply, arguments.limit, "topics"):
         yield json.dumps(facts(node)) if arguments.json else _tree_line(node, depth)
         if node.has_children and depth < arguments.depth:
@@ -114,7 +117,9 @@ def _tree(link: management.ManagementLink, arguments: Arguments, above: str, dep
 def _tree_line(node: "pb.TopicNode", depth: int) -> str:
     """Format a name: a line for a topic, and a line that ends with a slash for a name with levels below it."""
     start = _INDENT * (depth - 1) + printable(node.name)
-    lines = [f"{start} ({node.messages} messages)"] if node.is_topic else []
+    rate = f", {node.rate:.1f}/s" if node.HasField("rate") else ""
+    last = f", the last {format_time(node.last_ms)}" if node.last_ms else ""
+    lines = [f"{start} ({node.messages} messages{rate}{last})"] if node.is_topic else []
     if node.has_children:
         lines.append(f"{start}/")
     return "\n".join(lines)
@@ -125,7 +130,10 @@ def _get(arguments: Arguments) -> int:
 
     topic = management.ask(arguments, "GetTopic", pb.GetTopicRequest(topic=arguments.topic), pb.Topic)
     count = topic.end - topic.begin
-    lines = [f"{printable(topic.topic)}: {count} messages, offsets [{topic.begin}, {topic.end})"]
+    size = f"{count} messages, about {format_size(topic.bytes)}, {topic.rate:.1f}/s in the last minute"
+    lines = [f"{printable(topic.topic)}: {size}, offsets [{topic.begin}, {topic.end})"]
+    age = f"for {topic.retained_s:.0f} s" if topic.retained_s else "without a limit of age"
+    lines.append(f"  messages of {printable(topic.parent)} are kept {age}")
     lines += (f"  partition {each.partition}: [{each.begin}, {each.end})" for each in topic.partitions)
     if topic.retained_from_ms:
         lines.append(f"  messages before {format_time(topic.retained_from_ms)} are not delivered any more")

@@ -8,14 +8,26 @@ from collections.abc import Set
 from typing import Final
 
 from store.histogram import HANDLING_MS, Histogram
+from store.recent_rate import RecentRate
 
+_RECENT: Final = 16  # acknowledgements that the recent handling time is about
 _LIMIT: Final = 4096  # groups with counts of their own
 
 
 class GroupCount:
     """Messages of a group."""
 
-    __slots__ = ("acknowledged", "dead_lettered", "deliveries", "handled", "handled_ms", "redeliveries")
+    __slots__ = (
+        "acknowledged",
+        "acknowledged_rate",
+        "dead_lettered",
+        "delivered_rate",
+        "deliveries",
+        "handled",
+        "handled_ms",
+        "recent_ms",
+        "redeliveries",
+    )
 
     def __init__(self) -> None:
         self.deliveries: int = 0  # times that a message was leased
@@ -24,6 +36,9 @@ class GroupCount:
         self.dead_lettered: int = 0
         self.handled: int = 0  # acknowledgements whose time was taken: of one message in each record
         self.handled_ms: int = 0  # from their leases to their acknowledgements
+        self.recent_ms: float = 0.0  # the mean of the last ones of these, the newest counting most
+        self.delivered_rate = RecentRate()
+        self.acknowledged_rate = RecentRate()
 
 
 class GroupCounts:
@@ -37,21 +52,24 @@ class GroupCounts:
         self.kept: Set[bytes] = frozenset()  # groups whose entries stay; fewer than the limit
         self._counts: dict[bytes, GroupCount] = {}
 
-    def delivered(self, group: bytes, count: int, again: int) -> None:
-        """Messages were leased; `again` of them had been delivered before."""
+    def delivered(self, group: bytes, count: int, again: int, now: int) -> None:
+        """Messages were leased at `now` (ms); `again` of them had been delivered before."""
         each, total = self._of(group), self.total
         each.deliveries += count
         each.redeliveries += again
         total.deliveries += count
         total.redeliveries += again
+        each.delivered_rate.add(count, now)
 
-    def acknowledged(self, group: bytes, count: int, handled_ms: int) -> None:
-        """Messages are finished. handled_ms: how long one of them was leased; -1: that is not known."""
+    def acknowledged(self, group: bytes, count: int, handled_ms: int, now: int) -> None:
+        """Messages are finished, at `now` (ms). handled_ms: how long one of them was leased; -1: that is not known."""
         each, total = self._of(group), self.total
         each.acknowledged += count
         total.acknowledged += count
+        each.acknowledged_rate.add(count, now)
         if handled_ms >= 0:
             each.handled += 1
+            each.recent_ms += (handled_ms - each.recent_ms) / min(each.handled, _RECENT)
             each.handled_ms += handled_ms
             total.handled += 1
             total.handled_ms += handled_ms

@@ -15,6 +15,7 @@ state.
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from itertools import groupby
@@ -262,6 +263,14 @@ class QueueLeases:
             if block is None or block.deliveries.count(byte, low, high) != high - low:
                 return False
         return True
+
+    def deliveries(self) -> dict[int, int]:
+        """How many entries there are by how often their messages were leased; `UNSENT` for those that are kept back."""
+        found: Counter[int] = Counter()
+        for block in self.blocks.values():
+            found.update(block.deliveries)
+        del found[0]
+        return dict(found)
 
     def out_after(self, time: int) -> list[Run]:
         """The entries that may be leased again only after `time` (ms)."""

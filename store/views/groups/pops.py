@@ -105,7 +105,7 @@ class Pops:
                     count += size
         self._end_change(all_leases)
         if count:
-            self.counts.delivered(group, count, again)
+            self.counts.delivered(group, count, again, time)
 
     def settled(self, group: bytes, event: Settled, time: int) -> bool:
         """Apply SETTLED, which was stored at `time` (ms). Returns whether messages that were kept back may be leased
@@ -127,7 +127,7 @@ class Pops:
             finished += unfinished - leases.unfinished
         self._end_change(all_leases)
         if finished:
-            self.counts.acknowledged(group, finished, handled_ms)
+            self.counts.acknowledged(group, finished, handled_ms, time)
         return any([leases.is_ordered for leases in all_leases])  # noqa: C419 a generator costs more
 
     def wait_for_room(self, group: bytes) -> None:

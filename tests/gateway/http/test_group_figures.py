@@ -123,7 +123,7 @@ def test_counts_are_bounded_and_those_that_are_shown_stay() -> None:
     found = GroupCounts()
     found.kept = {b"0"}
     for number in range(2 * counts._LIMIT):
-        found.delivered(b"%d" % number, 1, 0)
+        found.delivered(b"%d" % number, 1, 0, 0)
     assert len(found.all()) == counts._LIMIT
     kept = found.find(b"0")
     assert kept is not None

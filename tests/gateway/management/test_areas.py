@@ -9,6 +9,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from gateway.broker.service_directory import LocalServices
 from gateway.config.config import load
 from gateway.config.settings import settings_in_force
 from gateway.management.areas.areas import areas_of
@@ -19,6 +20,7 @@ from gateway.management.rights import NODE_USER, Manager
 from gateway.management.surface import Management
 from gateway.node.node import Node
 from gateway.node.services import rpc_limits
+from gateway.observe.service_clients import ServiceClients
 from gateway.rpc.status import RequestError
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_RETAIN
 from store.api import PopRequest, Start, dead_letter_queue
@@ -55,7 +57,16 @@ class Surface:
         sources = {"a": {"messages_sent": 1, "dropped_qos0": 2}, "b": {"messages_sent": 3, "dropped_expired": 4}}
         node._authority.service_logins_failed |= {"http": 5, "grpc": 6}
         self._management.serve(
-            areas_of(engine, node._sessions, rpc_limits(config), config, node.reload, lambda: sources, node._authority)
+            areas_of(
+                engine,
+                node._sessions,
+                LocalServices(ServiceClients(), node._sessions),
+                rpc_limits(config),
+                config,
+                node.reload,
+                lambda: sources,
+                node._authority,
+            )
         )
 
     async def __call__(self, name: str, **fields: object) -> Message:

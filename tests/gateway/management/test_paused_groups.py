@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from cloud_sdk import Client
+from gateway.broker.service_directory import LocalServices
 from gateway.management.areas.groups import GroupsService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER
 from gateway.node.node import Node
 from gateway.node.services import rpc_limits
+from gateway.observe.service_clients import ServiceClients
 from gateway.rpc.status import RequestError
 from store.api import PopRequest, PopResult, Receipts, Start, partition_queue
 from tests.gateway.conftest import MakeNode
@@ -21,7 +23,7 @@ from tests.waiting import PATIENCE_S, until
 
 
 def service(node: Node) -> GroupsService:
-    return GroupsService(engine_of(node), rpc_limits(node.config))
+    return GroupsService(engine_of(node), rpc_limits(node.config), LocalServices(ServiceClients(), node._sessions))
 
 
 async def pause(node: Node, group: str = "g") -> pb.Group:

@@ -66,6 +66,8 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ReadTrace": pb.ReadTraceRequest(client_id="c"),
         "KickClient": pb.KickClientRequest(client_id="c"),
         "EndSession": pb.EndSessionRequest(client_id="c"),
+        "ListServices": pb.ListServicesRequest(),
+        "GetService": pb.GetServiceRequest(id=world.service()),
         "ListTimers": pb.ListTimersRequest(),
         "RecallTimers": pb.RecallTimersRequest(positions=[world.timer]),
         "ListTransactions": pb.ListTransactionsRequest(),

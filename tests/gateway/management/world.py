@@ -69,6 +69,12 @@ class World:
         (self.timer,) = await store_messages(node, (b"home/later", b"x"), flags=1 | FLAG_DELAYED)
         (self.half,) = await store_messages(node, (b"home/half", b"x"), flags=1 | FLAG_HALF)
 
+    def service(self) -> str:
+        """The id of a cloud service that is connected."""
+        client = self.node._services.passed_calls._management._clients.of_request("192.0.2.9", "somebody")
+        client.called("PublishMessages")
+        return client.id
+
     async def over_http(self, method: Method, request: Message) -> Message:
         """Call a method over HTTP as the operator. Raises `Refused`."""
         url = f"http://127.0.0.1:{self.node.ports.http}"
