@@ -22,7 +22,7 @@ from gateway.config.auth import AuthConfig
 from gateway.config.auth import check as check_auth
 from gateway.config.cluster import ClusterConfig
 from gateway.config.cluster import check as check_cluster
-from gateway.config.limits import check_table, one_of, setting
+from gateway.config.limits import check_table, one_of, setting, wrong_values
 from gateway.config.lines import line_of, line_of_error, lines_of
 from gateway.config.listeners import check as check_listener
 from gateway.config.listeners import check_client_ids, parse_address
@@ -146,13 +146,15 @@ def problems(path: Path) -> list[tuple[int, str]]:
             _set(config, key, value, str(path))
         except ConfigError as error:
             errors.append(error)
-    for part in () if errors else _CHECKS:
+    checks = () if errors else _CHECKS
+    errors += [ConfigError(f"{prefix}{wrong}") for prefix, table in _tables(config) for wrong in wrong_values(table)]
+    for part in checks:
         try:
             part(config)
         except ConfigError as error:
             errors.append(error)
     lines = lines_of(text)
-    return sorted((line_of(each.key, lines), str(each).replace(f" in {path}", "", 1)) for each in errors)
+    return sorted({(line_of(each.key, lines), str(each).replace(f" in {path}", "", 1)) for each in errors})
 
 
 def _text_of(path: Path) -> str:
@@ -218,6 +220,15 @@ def _leaves(table: Any, prefix: str) -> Iterator[str]:
             yield from _leaves(kind, f"{prefix}{name}.")
         else:
             yield prefix + name
+
+
+def _tables(table: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All tables, each with what its settings' names begin with."""
+    yield prefix, table
+    for each in dataclasses.fields(table):
+        value = getattr(table, each.name)
+        if dataclasses.is_dataclass(value):
+            yield from _tables(value, f"{prefix}{each.name}.")
 
 
 def _flatten(tree: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:

@@ -3,6 +3,7 @@
 `gateway.config.reference` writes the reference of all settings from these declarations.
 """
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import field, fields
 from typing import Any, TypeVar
@@ -48,17 +49,21 @@ def _field(default: T, about: str, live: bool, **limits: object) -> T:
 
 def check_table(table: Any) -> str:
     """Return what is wrong with the values in a table of settings, starting with the name of a setting, or ""."""
+    return next(wrong_values(table), "")
+
+
+def wrong_values(table: Any) -> Iterator[str]:
+    """All that is wrong with the values in a table of settings."""
     for each in fields(table):
         value, limits = getattr(table, each.name), each.metadata
         if "low" in limits and not limits["low"] <= value <= limits["high"]:
-            return f"{each.name} must be between {limits['low']} and {limits['high']}, not {value}"
+            yield f"{each.name} must be between {limits['low']} and {limits['high']}, not {value}"
         choices = limits.get("choices")
         if choices is None:
             continue
         if isinstance(value, list):
             if not set(value) <= set(choices) or not (value or limits["may_be_empty"]):
-                return f"{each.name} is a list of {', '.join(choices)}, not {value!r}"
+                yield f"{each.name} is a list of {', '.join(choices)}, not {value!r}"
         elif value not in choices:
             *first, last = [f'"{text}"' for text in choices if text]
-            return f"{each.name} is {', '.join(first)} or {last}, not {value!r}"
-    return ""
+            yield f"{each.name} is {', '.join(first)} or {last}, not {value!r}"

@@ -1,5 +1,6 @@
 """Settings of a listener: one table of `[[mqtt.listeners]]`."""
 
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -77,11 +78,10 @@ def check(listener: ListenerConfig) -> str:
         return wrong
     try:
         parse_address(listener.address)
-        mode = int(listener.mode, 8)
     except ValueError as error:
-        return f"address and mode: {error}"
-    if not 0 <= mode <= 0o777:
-        return f"mode is octal, 0 to 777, not {listener.mode!r}"
+        return f"address: {error}"
+    if re.fullmatch("0?[0-7]{1,3}", listener.mode) is None:
+        return f"mode has the permissions of a Unix socket, octal from 0 to 777, not {listener.mode!r}"
     return _check_tls(listener) or _check_proxies(listener)
 
 

@@ -37,6 +37,7 @@ _ORPHAN_SECONDS: Final = 10  # for a gateway without supervisor to stop; a store
 _GATEWAYS_SECONDS: Final = 30  # for the gateways of a store with a supervisor to stop; then the supervisor kills them
 _ORPHAN_STORE_SECONDS: Final = 40  # for a store without supervisor to stop
 EXIT_ENDED: Final = 3  # exit code: the store has declared this gateway dead, and it must be started again
+_STDERR: Final = 2  # descriptor
 # Allocations between collections of garbage cycles. Messages make no cycles, and Python's default of 700 costs a tenth
 # of the CPU with a thousand connections. Each collection blocks the loop: 10,000 objects take a few ms.
 _GC_THRESHOLDS: Final = (10_000, 10, 100)
@@ -57,7 +58,6 @@ def run(config: Config, ready: int = 1, lifeline: int = -1) -> int:
     pipe whose other end, when closed, means SIGTERM.
     """
     set_up_log(config.log_level, config.log_format, _name(config))
-    faulthandler.enable()  # a process that is ended because it hangs says where
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config, ready, lifeline))
@@ -117,6 +117,7 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
         task.add_done_callback(reloads.discard)
 
     loop.add_signal_handler(signal.SIGHUP, reload)
+    faulthandler.enable(_STDERR)  # a process that is ended because it hangs says where
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     os.write(ready, f"{ports.ready_line(config.host, config.http_host)}\n".encode())

@@ -18,6 +18,7 @@ _BATCH: Final = 512  # spans of one request
 _PAUSE_S: Final = 1.0  # that spans wait for others
 _QUIET_S: Final = 60.0  # between two lines about a collector that is away
 _STOP_S: Final = 2.0  # for the last spans
+_MAX_TEXT: Final = 300  # characters of what the exporter says
 _LIBRARY: Final = "opentelemetry"  # logger of the exporter, which has a line for each failure
 
 
@@ -36,7 +37,7 @@ class SpanQueue(SpanProcessor):
         self._wake = threading.Event()
         self._is_stopping = False
         self._told_at = 0.0  # monotonic seconds of the last line about a failure; 0: all is well
-        self._why = _LastLine()
+        self._why = _FirstLine()
         library = logging.getLogger(_LIBRARY)
         library.handlers = [self._why]
         library.propagate = False
@@ -67,6 +68,7 @@ class SpanQueue(SpanProcessor):
                 self._export([self._spans.popleft() for _ in range(min(len(self._spans), _BATCH))])
 
     def _export(self, spans: list[ReadableSpan]) -> None:
+        self._why.text = ""
         try:
             is_exported = self._exporter.export(spans) is SpanExportResult.SUCCESS
         except Exception as error:  # noqa: BLE001  whatever the exporter meets, the next spans are tried
@@ -81,15 +83,17 @@ class SpanQueue(SpanProcessor):
         now = time.monotonic()
         if not self._told_at or now - self._told_at >= _QUIET_S:
             self._told_at = now
-            log.warning("spans cannot be sent to %s and are dropped: %s", self._place, self._why.text)
+            log.warning(
+                "spans cannot be sent to %s and are dropped: %s", self._place, self._why.text or "it does not answer"
+            )
 
 
-class _LastLine(logging.Handler):
-    """Keeps the last line of the exporter, which says why a request failed."""
+class _FirstLine(logging.Handler):
+    """Keeps the exporter's first line about a request, which says why it failed. Later ones say that it did again."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.text = "it does not answer"
+        self.text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        self.text = self.text or record.getMessage()[:_MAX_TEXT]

@@ -5,13 +5,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
+from urllib.parse import urlsplit
 
 from gateway.config.config import Config
 from gateway.config.listeners import parse_address
 from gateway.config.tier import address as tier_address
 from gateway.net.bind import ListenError, bind
 from gateway.net.proxy_protocol import address_text
-from sluice.doctor.findings import Finding, error, ok
+from sluice.doctor.findings import Finding, error, ok, warning
 from store.errors import StoreError
 
 _WAIT_S: Final = 10.0
@@ -56,6 +57,8 @@ def check_services(config: Config) -> Iterator[Finding]:
     if config.split.role == "gateway":
         for address in config.split.store:
             yield _store(address)
+    if config.otel.endpoint:
+        yield _collector(config.otel.endpoint)
 
 
 async def _shared_log(config: Config) -> Finding:
@@ -105,3 +108,14 @@ def _store(address: str) -> Finding:
         text = f"nobody answers at {address}: {wrong.strerror or wrong}"
         return error("store", text, "start the store, or correct split.store")
     return ok("store", f"something listens at {address}")
+
+
+def _collector(endpoint: str) -> Finding:
+    url = urlsplit(endpoint)
+    place = (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
+    try:
+        socket.create_connection(place, _WAIT_S).close()
+    except OSError as wrong:
+        text = f"nobody answers at {address_text(*place)}: {wrong.strerror or wrong}"
+        return warning("traces", text, "start the collector, or correct otel.endpoint: spans are dropped meanwhile")
+    return ok("traces", f"something listens at {address_text(*place)}")

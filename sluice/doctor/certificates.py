@@ -44,7 +44,12 @@ def _authorities(config: Config) -> Iterator[tuple[str, Path]]:
     for listener in config.mqtt.listeners:
         if listener.client_ca is not None:
             yield f"listener {listener.name}", listener.client_ca
-    for name, path in (("grpc", config.grpc.client_ca), ("http", config.http.client_ca), ("split", config.split.ca)):
+    for name, path in (
+        ("grpc", config.grpc.client_ca),
+        ("http", config.http.client_ca),
+        ("split", config.split.ca),
+        ("otel", config.otel.ca),
+    ):
         if path:
             yield name, Path(path)
 
@@ -71,10 +76,11 @@ def _expiry(where: str, path: Path) -> Finding:
     if not ends:
         return error("certificates", f"{where}: {path} has no certificate", "replace the file by one with PEM")
     left = min(ends) - time.time()
-    text = f"{where}: {path} is valid until {datetime.fromtimestamp(min(ends), UTC):%Y-%m-%d}"
+    day = f"{datetime.fromtimestamp(min(ends), UTC):%Y-%m-%d}"
+    text = f"{where}: {path} is valid until {day}"
     advice = "renew it and replace the file: the node reads it within 5 s"
     if left <= 0:
-        return error("certificates", text, advice)
+        return error("certificates", f"{where}: {path} has expired: it was valid until {day}", advice)
     if left < _SOON_S:
         return warning("certificates", f"{text}, {left // _DAY_S:.0f} days", advice)
     return ok("certificates", text)

@@ -158,6 +158,10 @@ def test_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(now - 100 * day, **pair) == {"certificates": State.OK}
     assert check(now, **pair) == {"certificates": State.WARNING}  # two days are left
     assert check(now + 3 * day, **pair) == {"certificates": State.ERROR}
+    expired = list(
+        certificates.check_certificates(load(None, {f"http.{name}": each for name, each in pair.items()}, {}))
+    )
+    assert f"http: {file} has expired: it was valid until " in expired[0].text
     assert check(now - 100 * day, **{**pair, "key": str(authority.key)}) == {"certificates": State.ERROR}
     assert check(now - 100 * day, **{**pair, "client_ca": str(key)}) == {"certificates": State.ERROR}
     assert check(now - 100 * day, **{**pair, "certificate": "/none"}) == {"certificates": State.ERROR}
@@ -199,8 +203,12 @@ def test_services_that_a_node_needs(tmp_path: Path) -> None:
     assert states(addresses.check_services(load(None, clustered, {}))) == {"cluster": State.ERROR}
     gateway = {"split.role": "gateway", "split.store": f"127.0.0.1:{port}"}
     assert states(addresses.check_services(load(None, gateway, {}))) == {"store": State.ERROR}
+    traces = {"otel.endpoint": f"http://127.0.0.1:{port}"}
+    (found,) = addresses.check_services(load(None, traces, {}))
+    assert (found.state, found.text) == (State.WARNING, f"nobody answers at 127.0.0.1:{port}: Connection refused")
     with socket.create_server(("127.0.0.1", port)):
         assert states(addresses.check_services(load(None, gateway, {}))) == {"store": State.OK}
+        assert states(addresses.check_services(load(None, traces, {}))) == {"traces": State.OK}
 
 
 def test_a_configuration_that_is_wrong(tmp_path: Path, doctor: Doctor) -> None:

@@ -3,6 +3,7 @@
 `make wheel` builds the wheel, and `make nightly` does that first.
 """
 
+import json
 import os
 import re
 import shutil
@@ -86,6 +87,42 @@ def test_the_node_serves_and_publishes(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_the_steps_of_the_container_file(tmp_path: Path) -> None:
+    """Without a container engine: what it installs is installed, its command serves, and its health check says so."""
+    steps = container_steps()
+    (extras,) = {found for word, rest in steps if word == "RUN" for found in re.findall(r"whl\)(\[[\w,]+\])", rest)}
+    installed = Installed(tmp_path, extras)
+    by_word = dict(steps)  # the last of each is that of the image
+    (check,) = re.findall(r"CMD (\[.+\])", by_word["HEALTHCHECK"])
+    command = [*json.loads(by_word["ENTRYPOINT"]), *json.loads(by_word["CMD"])]
+    command = [str(tmp_path / "data") if word == "/data" else word.replace("0.0.0.0", "127.0.0.1") for word in command]
+    mqtt, ws, grpc, http = by_word["EXPOSE"].split()
+    settings = {"SLUICE_MQTT_PORT": "0", "SLUICE_MQTT_WS_PORT": "0", "SLUICE_GRPC_PORT": "0", "SLUICE_HTTP_PORT": "0"}
+    node = subprocess.Popen(
+        installed.command(*command),
+        cwd=installed.folder,
+        env=ENVIRONMENT | settings,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert node.stdout is not None
+        ports = dict(re.findall(r"(\w+)=127\.0\.0\.1:(\d+)", node.stdout.readline()))
+        healthy = [word.replace(f":{http}/", f":{ports['http']}/") for word in json.loads(check)]
+        assert healthy != json.loads(check)
+        told = installed.run(*healthy)
+        assert (told.returncode, told.stderr) == (0, "")
+    finally:
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(30) == 0
+    assert installed.run(*healthy).returncode == 1
+    defaults = installed.run("sluice", "config", "reference").stdout
+    for port in (mqtt, ws, grpc, http):
+        assert re.search(rf"^port = {port}$|^ws_port = {port}$", defaults, re.MULTILINE), port
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(2400)
 def test_the_demo_runs(tmp_path: Path) -> None:
     installed = Installed(tmp_path, "[demo]")
@@ -107,9 +144,15 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stdout + told.stderr
 
 
-def test_the_container_file_copies_what_exists() -> None:
+def container_steps() -> list[tuple[str, str]]:
+    """The instructions of the container file, and their arguments."""
     text = (ROOT / "deploy/Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
-    steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    return [(word, rest) for word, rest in lines]
+
+
+def test_the_container_file_copies_what_exists() -> None:
+    steps = container_steps()
     known = {"FROM", "RUN", "WORKDIR", "COPY", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
     assert {word for word, _ in steps} == known
     for word, rest in steps:

@@ -105,3 +105,33 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["config", "check", str(tmp_path / "none.toml")]) == 2
     assert main(["config", "check", str(write(tmp_path, "[mqtt]\nport = 1\n"))]) == 0
     assert "is valid" in capsys.readouterr().err
+
+
+def test_values_out_of_range_are_named_beside_wrong_names(tmp_path: Path) -> None:
+    """A person who corrects one line after the other would start again and again."""
+    path = write(
+        tmp_path, 'log_level = "loud"\n[mqtt]\nprot = 1\nport = 70000\nmax_sessions = -1\n[otel]\nmax_rate = 0\n'
+    )
+    assert [line for line, _ in problems(path)] == [1, 3, 4, 5, 7]
+    assert problems(path)[0][1] == 'log_level is "info", "debug", "warning" or "error", not \'loud\''
+    assert problems(path)[4][1] == "otel.max_rate must be between 1 and 100000, not 0"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("max_rate = 5", (1, "otel.endpoint is needed by the other settings of [otel]")),
+        (
+            'endpoint = "localhost:4318"',
+            (2, "otel.endpoint is http://HOST:PORT or https://HOST:PORT, not 'localhost:4318'"),
+        ),
+        (
+            'endpoint = "http://:4318"',
+            (2, "otel.endpoint is http://HOST:PORT or https://HOST:PORT, not 'http://:4318'"),
+        ),
+        ('endpoint = "http://a:x"', (2, "otel.endpoint is http://HOST:PORT or https://HOST:PORT, not 'http://a:x'")),
+        ('endpoint = "http://a"\nheaders = {a = 1}', (3, "otel.headers is a table of texts")),
+    ],
+)
+def test_traces(tmp_path: Path, text: str, wrong: tuple[int, str]) -> None:
+    assert problems(write(tmp_path, f"[otel]\n{text}\n")) == [wrong]

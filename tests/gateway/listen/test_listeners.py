@@ -145,8 +145,14 @@ TLS = "{ file = 'a', key = 'b' }"
         ("address = 'h:1'\ntrusted_proxies = ['10.0.0.0/8']", "no meaning"),
         ("address = 'h:1'\nproxy_protocol = true\ntrusted_proxies = ['10.0.0.0.0']", "trusted_proxies: '10"),
         ("address = 'h:1'\nmode = '9'", "mode"),
-        ("address = 'unix:/s'\nmode = '-1'", "mode is octal, 0 to 777"),
-        ("address = 'unix:/s'\nmode = '1777'", "mode is octal, 0 to 777"),
+        (
+            "address = 'unix:/s'\nmode = '-1'",
+            "mode has the permissions of a Unix socket, octal from 0 to 777, not '-1'",
+        ),
+        (
+            "address = 'unix:/s'\nmode = '1777'",
+            "mode has the permissions of a Unix socket, octal from 0 to 777, not '1777'",
+        ),
         ("address = 'h:1'\nconnect_rate = -1", "connect_rate must be"),
         ("address = 'h:1'\nmax_packet_size = 100", "max_packet_size must be between"),
     ],

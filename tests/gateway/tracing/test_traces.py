@@ -252,6 +252,7 @@ async def test_a_collector_that_is_away_is_not_felt(
     async with mqtt(ports, "meter") as meter:
         await meter.publish("home/bath", b"1", 1, properties=properties(SAMPLED))
         await until(lambda: "spans cannot be sent to" in caplog.text)
+        assert "and are dropped: Failed to export spans batch code: 400, reason: Bad Request" in caplog.text
         assert await metric(ports, 'sluice_otel_spans_dropped_total{reason="export"}') > 0
         collector.status = 200
         await meter.publish("home/bath", b"1", 1, properties=properties(SAMPLED))
