@@ -28,7 +28,20 @@ from gateway.auth.refusal import ClientRefused
 from gateway.auth.rules.sources import host_of
 from gateway.console.assets import Assets
 from gateway.console.live import LiveStreams, Sampler
-from gateway.console.pages import access, audit, bans, clients, cluster, groups, held, messages, roles, storage, topics
+from gateway.console.pages import (
+    access,
+    audit,
+    bans,
+    clients,
+    cluster,
+    groups,
+    held,
+    messages,
+    roles,
+    services,
+    storage,
+    topics,
+)
 from gateway.console.pages.overview import overview
 from gateway.console.render import Templates
 from gateway.console.sessions import LIFE_S, ConsoleSession, ConsoleSessions
@@ -81,6 +94,8 @@ _PAGES: Final[tuple[tuple[str, str, str, str, Page], ...]] = (
     ("client", "clients", "Client", "client.html", clients.client),
     ("client/trace", "clients", "Packets", "client_trace.html", clients.trace),
     ("client/packets", "clients", "Packets", "client_packets.html", clients.packets),
+    ("services", "services", "Services", "services.html", services.services),
+    ("service", "services", "Service", "service.html", services.service),
     ("held", "held", "Held messages", "held.html", held.held),
     ("access", "access", "Access", "access.html", access.access),
     ("user", "access", "User", "user.html", access.user),

@@ -30,6 +30,7 @@ SECTIONS: Final = (
     Section("groups", "Groups", "g"),
     Section("dead-letters", "Dead letters", "d"),
     Section("clients", "Clients", "c"),
+    Section("services", "Services", "v"),
     Section("held", "Held", "h"),
     Section("access", "Access", "a"),
     Section("store", "Store", "s"),

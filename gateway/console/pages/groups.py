@@ -8,23 +8,21 @@ from gateway.rpc.status import invalid
 _LETTERS = 50  # on a page
 _PAYLOAD = 1024  # bytes of each
 _NAMED = 20  # offsets in a line that says which were left out
-_RANKED = 1000  # groups that are looked at to sort them by lag
+_LOOKED_AT = 1000  # groups on a page of those with dead letters
+_ORDERS = {"lag": pb.BY_LAG, "slowest": pb.BY_HANDLING_TIME}
 
 
 async def groups(visit: Visit) -> dict[str, object]:
-    prefix, is_ranked = visit.text("prefix"), visit.text("sort") == "lag"
-    request = pb.ListGroupsRequest(after=visit.optional("after"), prefix=prefix)
-    request.limit = _RANKED if is_ranked else PAGE_ROWS
-    reply = await visit.ask(request)
-    rows = list(reply.groups)
-    if is_ranked:
-        rows = sorted(rows, key=lambda row: -row.lag)[:PAGE_ROWS]
+    prefix, sort = visit.text("prefix"), visit.text("sort")
+    order = _ORDERS.get(sort, pb.BY_NAME)
+    after = visit.optional("after") if order == pb.BY_NAME else None
+    reply = await visit.ask(pb.ListGroupsRequest(after=after, prefix=prefix, limit=PAGE_ROWS, order=order))
     return {
-        "rows": rows,
+        "rows": reply.groups,
         "after": reply.after if reply.HasField("after") else None,
         "prefix": prefix,
-        "is_ranked": is_ranked,
-        "ranked": _RANKED,
+        "sort": sort,
+        "is_cut": reply.is_cut,
     }
 
 
@@ -80,7 +78,7 @@ async def dead_letters(visit: Visit) -> dict[str, object]:
     """The dead letters of a group, or the groups that have some."""
     name = visit.text("group")
     if not name:
-        reply = await visit.ask(pb.ListGroupsRequest(after=visit.optional("after"), limit=_RANKED))
+        reply = await visit.ask(pb.ListGroupsRequest(after=visit.optional("after"), limit=_LOOKED_AT))
         rows = [row for row in reply.groups if row.dead_letters]
         return {"group": "", "rows": rows, "after": reply.after if reply.HasField("after") else None}
     request = pb.ListDeadLettersRequest(group=name, after=visit.number("after"), limit=_LETTERS, max_payload=_PAYLOAD)

@@ -15,6 +15,7 @@ _WHOLE: Final = 65_536  # bytes of the payload of one message
 async def messages(visit: Visit) -> dict[str, object]:
     parent, key = visit.line("parent"), visit.line("key")
     values: dict[str, object] = {"parent": parent, "key": key, "found": None}
+    values["suggested"] = visit.line("topic_parent")
     if parent and key:
         request = pb.FindMessagesRequest(
             parent=parent, key=key, after=visit.number("after"), limit=_FOUND, max_payload=_PAYLOAD
@@ -35,6 +36,7 @@ async def message(visit: Visit) -> dict[str, object]:
         trace, why = await visit.try_ask(pb.TraceMessageRequest(position=position, after=visit.key("after")))
     return {
         "message": found,
+        "cbor": payload_text(found.cbor),
         "pretty": payload_text(pretty(found)),
         "text": payload_text(found.text) if found.HasField("text") else None,
         "hex": hex_dump(found.payload),

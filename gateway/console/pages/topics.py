@@ -23,7 +23,7 @@ async def level(visit: Visit) -> dict[str, object]:
     if above and not above.endswith("/"):
         above += "/"
     after = visit.optional("after")
-    reply = await visit.ask(pb.ListTopicsRequest(above=above, after=after, limit=PAGE_ROWS))
+    reply = await visit.ask(pb.ListTopicsRequest(above=above, after=after, limit=PAGE_ROWS, with_rates=True))
     return {"above": above, "level": reply, "up": _above(above), "is_continued": after is not None}
 
 

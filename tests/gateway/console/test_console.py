@@ -9,8 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
+import cbor2
 import pytest
 
+from cloud_sdk import Client
 from gateway.auth.callers import Caller
 from gateway.console.alarms import of_cluster, of_figures, of_store
 from gateway.console.console import HEADERS
@@ -359,6 +361,30 @@ async def test_groups_are_moved(admin: Browser, world: World) -> None:
     assert "/console/group?group=g" in page.links
 
 
+async def test_services_are_shown_with_what_they_do(admin: Browser, node: Node, world: World) -> None:
+    async with (
+        Client(f"127.0.0.1:{node.ports.grpc}", name="billing-1") as client,
+        client.consumer("slow", "home") as consumer,
+        patience(),
+    ):
+        sent = await client.send("home/t", cbor2.dumps({"a": [1, 2]}))
+        deliveries = await consumer.batch()
+        await consumer.ack(deliveries[:1])
+        await consumer.flush()
+        page = await admin.get("services?group=slow")
+        assert "billing-1" in page.text and "SDK" in page.text
+        (link,) = [each for each in page.links if each.startswith("/console/service?")]
+        page = await admin.get(link.removeprefix("/console/"))
+        assert "Produce" in page.text and "/console/group?group=slow" in page.links
+        page = await admin.get("group?group=slow")
+        assert link in page.links and f"{len(deliveries) - 1} after 1" in page.text
+        assert "/console/group?group=slow" in (await admin.get("groups?sort=slowest")).links
+        page = await admin.get(f"message?position={sent.position}&trace=1")
+        assert '{"a": [1, 2]}' in page.elements.words and "from 127.0.0.1:" in page.elements.words
+    assert "nobody" not in (await admin.get("services?user=nobody&name=x")).links
+    assert (await admin.get("service?id=none")).status == 404
+
+
 async def test_dead_letters_are_requeued_and_deleted(admin: Browser, world: World) -> None:
     page = await admin.get("dead-letters")
     assert "/console/dead-letters?group=g" in page.links
@@ -595,7 +621,14 @@ def test_numbers_and_times_are_readable() -> None:
 SECTION_PATHS = [section.url.removeprefix("/console/") for section in SECTIONS if section.name != "cluster"]
 WORLD_PATHS = [
     *("topics?above=home%2F", "topics?prefix=home", "topic?topic=home%2Ft", "messages?parent=home&key=k"),
-    *("group?group=g", "groups?sort=lag", "dead-letters?group=g", "client?id=c", "held?kind=transactions"),
+    *(
+        "group?group=g",
+        "groups?sort=lag",
+        "groups?sort=slowest",
+        "dead-letters?group=g",
+        "client?id=c",
+        "held?kind=transactions",
+    ),
     *(
         "roles",
         "bans",
