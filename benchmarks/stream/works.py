@@ -77,6 +77,11 @@ def _one_topic_scanned(site: Site) -> None:
     expect(len(site.log().where(f"concat(topic, '') = '{PARENT}/device-7'").collect()), _of_device(site.rows))
 
 
+def _no_topic(site: Site) -> None:
+    """A topic that there is not: what Spark needs for a query that reads nothing."""
+    expect(len(site.log().where(f"topic = '{PARENT}/none'").collect()), 0)
+
+
 def _of_device(rows: int) -> int:
     return len(range(7, rows, DEVICES))
 
@@ -113,6 +118,7 @@ WORKS: Final = (
     Work("count(), one column", _count_one_column, 400_000),
     Work("count(), all columns", _count_all_columns, 400_000),
     Work("one topic of 1,000, scanned", _one_topic_scanned),
+    Work("one topic of 1,000, nothing found", _no_topic),
     Work("one topic of 1,000", _one_topic, of="one topic of 1,000, scanned", ratio=20),
     Work("windowed aggregation, fixed columns", _windows, 400_000),
     Work("windowed aggregation, Parquet", _windows_parquet),

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from streaming.source.files import file_batches
 from streaming.source.offsets import DataLossError
 from streaming.source.options import SourceOptions
 from streaming.source.planning import FileRange, JoinedRanges, LogRange, Piece
+from streaming.source.topics import TopicSelection, pattern_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 # faults.
 _PAGE_OF_HEADERS: Final = 4 << 20
 _PAGE: Final = 768 << 10
+_MOST_NAMES: Final = 8  # topics that are read one after the other
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +44,17 @@ def read_piece(options: SourceOptions, schema: "Schema", piece: Piece | None) ->
         yield from file_batches(schema, piece)
     elif piece is not None and piece.start < piece.end:
         with options.connection.client() as client:
-            yield from _Range(client, options, schema, piece).batches()
+            for part in _by_topic(piece):
+                yield from _Range(client, options, schema, part).batches()
+
+
+def _by_topic(piece: LogRange) -> list[LogRange]:
+    """Return a range for each of a few topics, which the node then finds by its index, or the range as it is."""
+    selection = piece.selection
+    if not 0 < len(selection.names) <= _MOST_NAMES:
+        return [piece]
+    pattern = selection.pattern or (pattern_of([selection.filter]) if selection.filter else "")
+    return [replace(piece, selection=TopicSelection(name, pattern, selection.keys)) for name in selection.names]
 
 
 class _Range:

@@ -16,6 +16,7 @@ class TopicSelection:
     filter: str = ""  # an MQTT filter that the node evaluates; empty: all topics
     pattern: str = ""  # a regular expression of topics that the task evaluates
     keys: tuple[str, ...] = ()  # the node may leave out messages with none of these keys; empty: all messages
+    names: tuple[str, ...] = ()  # other topics may be left out; empty: none may
 
 
 ALL_TOPICS: Final = TopicSelection()
@@ -59,11 +60,14 @@ class Topics:
         filters, also = _below(self.filters, parent), _below(self.also, parent)
         if any(each in ("#", f"{parent}/#", "+/#") for each in filters):
             filters = []
+        if filters and len(also) > 1:  # names: the user may have no right to read others
+            wanted = re.compile("|".join(map(_pattern, filters)), re.DOTALL)
+            also = [name for name in also if wanted.fullmatch(name)] or also
         if len(also) == 1:
             return TopicSelection(also[0], pattern_of(filters) if filters else "", self.keys)
         if len(filters) > 1 or (also and not filters):
-            return TopicSelection("", pattern_of(filters or also), self.keys)
-        return TopicSelection(filters[0] if filters else "", "", self.keys)
+            return TopicSelection("", pattern_of(filters or also), self.keys, tuple(also))
+        return TopicSelection(filters[0] if filters else "", "", self.keys, tuple(also))
 
 
 def pattern_of(filters: Sequence[str]) -> str:

@@ -78,7 +78,10 @@ def test_filters_of_topics_leave_parents_and_filters() -> None:
     assert only.matching(("a", "b")) == ["a"]
     assert only.selection("a") == TopicSelection("a/x")
     several = narrowed(In(("topic",), ("a/x", "a/y", "c/z"))).topics(both)
-    assert several.selection("a") == TopicSelection(pattern=pattern_of(["a/x", "a/y"]))
+    assert several.selection("a") == TopicSelection(pattern=pattern_of(["a/x", "a/y"]), names=("a/x", "a/y"))
+    # Nobody asks the node for a topic that the filter does not match: the user may have no right to it.
+    rightful = narrowed(In(("topic",), ("a/b", "a/x", "a/x/t"))).topics(Topics.of_filters("a/x/#"))
+    assert rightful.selection("a") == TopicSelection("a/x/#", names=("a/x", "a/x/t"))
     begun = narrowed(StringStartsWith(("topic",), "a/room/t")).topics(both)
     assert begun.matching(("a", "b")) == ["a"]
     assert begun.selection("a") == TopicSelection("a/room/#")
@@ -100,6 +103,15 @@ def test_filters_unknown_to_the_log_narrow_nothing() -> None:
         EqualTo(("body", "topic"), "a/x"),
     )
     assert narrowed(*nothing) == Narrowing()
+
+
+def test_keys_that_the_node_can_find() -> None:
+    parents = Topics.of_parents("a")
+    assert narrowed(EqualTo(("key",), "k")).topics(parents).selection("a").keys == ("k",)
+    both = narrowed(In(("key",), ("k", "l")), In(("key",), ("l", "m")))
+    assert both.topics(parents).selection("a").keys == ("l",)
+    for values in (("",), ("k" * 256,), tuple(map(str, range(17)))):
+        assert narrowed(In(("key",), values)).topics(parents).selection("a").keys == ()
 
 
 def test_filters_of_places() -> None:
