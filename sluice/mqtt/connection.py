@@ -131,12 +131,18 @@ def start_connect(client: paho.Client, arguments: Arguments, session_expiry: int
         raise BrokerError(f"cannot reach {where.host}:{where.port}: {error}") from error
 
 
-def refused(reason: ReasonCode) -> BrokerError:
+def refused(reason: ReasonCode, properties: Properties | None = None) -> BrokerError:
     """Return the error for a CONNACK with a failure code."""
-    return BrokerError(f"the broker refused the connection: {reason}")
+    return BrokerError(f"the broker refused the connection: {reason}{_why(properties)}")
 
 
-def lost(code: MQTTErrorCode | ReasonCode) -> BrokerError:
+def lost(code: MQTTErrorCode | ReasonCode, properties: Properties | None = None) -> BrokerError:
     """Return the error for a connection that the broker or the network ended."""
     reason = paho.error_string(code) if isinstance(code, MQTTErrorCode) else str(code)
-    return BrokerError(f"lost the connection to the broker: {reason}")
+    return BrokerError(f"lost the connection to the broker: {reason}{_why(properties)}")
+
+
+def _why(properties: Properties | None) -> str:
+    """What the broker says beside the code; only MQTT 5 can."""
+    text = getattr(properties, "ReasonString", "")
+    return f": {text}" if text else ""

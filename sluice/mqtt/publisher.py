@@ -85,20 +85,30 @@ class Publisher:
         self._client.disconnect()  # otherwise the thread of paho would connect again
 
     def _on_connect(
-        self, _client: paho.Client, _data: object, _flags: ConnectFlags, reason: ReasonCode, _: Properties | None
+        self,
+        _client: paho.Client,
+        _data: object,
+        _flags: ConnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
     ) -> None:
         if reason.is_failure:
-            self._fail(connection.refused(reason))
+            self._fail(connection.refused(reason, properties))
             return
         with self._change:
             self._connected = True
             self._change.notify_all()
 
     def _on_disconnect(
-        self, _client: paho.Client, _data: object, flags: DisconnectFlags, reason: ReasonCode, _: Properties | None
+        self,
+        _client: paho.Client,
+        _data: object,
+        flags: DisconnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
     ) -> None:
         if reason.is_failure or flags.is_disconnect_packet_from_server:
-            self._fail(connection.lost(reason))
+            self._fail(connection.lost(reason, properties))
 
     def _on_publish(
         self, _client: paho.Client, _data: object, _mid: int, reason: ReasonCode, _: Properties | None

@@ -88,18 +88,28 @@ class Subscriber:
         self._client.disconnect()
 
     def _on_connect(
-        self, client: paho.Client, _data: object, _flags: ConnectFlags, reason: ReasonCode, _: Properties | None
+        self,
+        client: paho.Client,
+        _data: object,
+        _flags: ConnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
     ) -> None:
         if reason.is_failure:
-            self._error = connection.refused(reason)
+            self._error = connection.refused(reason, properties)
             return
         filters = [(topic_filter, self._arguments.qos) for topic_filter in self._arguments.topic]
         client.subscribe(filters, properties=self._properties)
 
     def _on_disconnect(
-        self, _client: paho.Client, _data: object, _flags: DisconnectFlags, reason: ReasonCode, _: Properties | None
+        self,
+        _client: paho.Client,
+        _data: object,
+        _flags: DisconnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
     ) -> None:
-        self._error = self._error or connection.lost(reason)
+        self._error = self._error or connection.lost(reason, properties)
 
     def _on_subscribe(
         self, _client: paho.Client, _data: object, _mid: int, reasons: list[ReasonCode], _: Properties | None

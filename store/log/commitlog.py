@@ -292,7 +292,10 @@ class CommitLog:
         elif not self.failed:
             self.failed = True
             self._error = StoreFailed(f"the log failed and refuses appends until a restart: {cause}")
-            logger.critical("log failed", exc_info=cause)
+            if isinstance(cause, OSError):
+                logger.critical("log failed: %s", cause)  # the disk, and no fault of this program
+            else:
+                logger.critical("log failed", exc_info=cause)
             self._on_fail()
         appends, self._appends = list(self._appends), deque()
         self._waiting_bytes = self._eager = 0

@@ -162,6 +162,14 @@ async def test_a_full_disk_stops_the_log_and_a_start_with_room_continues(
         assert acknowledged > SEGMENT * 0.9 // len(PAYLOAD)
     assert node.health() == (503, "failed")
     assert "No space left on device" in node.log()
+    if room:
+        assert "log failed: [Errno 28] No space left on device" in node.log()
+    publish = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sluice", "pub", "--protocol", "5", "--port", str(node.mqtt_port)),
+        *("--topic", "load/p", "--message", "1", "--qos", "1"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert b"the log failed and refuses appends until a restart: " in (await publish.communicate())[1]
 
     # It answers what it has, and takes nothing more.
     await check_stored(node, acknowledged)
