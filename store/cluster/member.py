@@ -182,8 +182,8 @@ class Member:
                     self._has_met = True
                 self._tell_follower()
                 is_silent = not slots and silence >= patience
-                if slots:
-                    silence = 0.0
+                if slots:  # the newest may have been decided since the read began
+                    silence, begun = 0.0, loop.time()
                 if (not slots or self._is_promoting) and self._may_claim(is_silent):
                     if (leadership := await self._claim(is_silent)) is not None:
                         return leadership

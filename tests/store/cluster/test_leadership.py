@@ -74,6 +74,43 @@ def test_a_leader_says_that_it_lives_only_when_it_is_idle(play: Play):
     play(scenario)
 
 
+def test_a_leader_is_sure_of_it_while_its_slots_are_new(play: Play):
+    async def scenario(cluster: Cluster) -> None:
+        leadership, port = await lead(cluster)
+        assert leadership.is_sure(0.9)
+        await asyncio.sleep(1)
+        assert not leadership.is_sure(0.9)
+        await leadership.idle(cluster.loop.time())
+        assert leadership.is_sure(0.9)
+        port.cut = True
+        deciding = asyncio.ensure_future(leadership.decide(0, batch(leadership.history)))
+        await asyncio.sleep(0.5)
+        port.cut = False
+        await deciding
+        await asyncio.sleep(0.6)  # the write began more than 0.9 s ago, and nobody knows when it was decided
+        assert not leadership.is_sure(0.9)
+        await leadership.idle(cluster.loop.time())
+        assert leadership.is_sure(0.9)
+        leadership.depose("another node claimed")
+        assert not leadership.is_sure(0.9)
+        with pytest.raises(Deposed, match="another node claimed"):
+            await leadership.idle(cluster.loop.time())
+
+    play(scenario)
+
+
+def test_a_leader_that_hands_over_is_not_sure_any_more(play: Play):
+    async def scenario(cluster: Cluster) -> None:
+        leadership, _ = await lead(cluster)
+        handing = asyncio.ensure_future(leadership.hand_over("b"))
+        await asyncio.sleep(0)  # the slot may be decided, and b lead, before the answer comes
+        assert not leadership.is_sure(0.9)
+        await handing
+        assert not leadership.is_sure(0.9)
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("finder", ["batch", "idle", "hand-over"])
 def test_a_leader_that_finds_a_claim_is_deposed_for_good(play: Play, finder: str):
     async def scenario(cluster: Cluster) -> None:

@@ -163,17 +163,6 @@ def be_sure_for_long(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(member, "_SURE", 2.0)
 
 
-def be_sure_while_handing_over(patch: pytest.MonkeyPatch) -> None:
-    """A leader is sure that it leads until it hears that it handed over."""
-    is_sure = Leadership.is_sure
-
-    def is_sure_still(self: Leadership, seconds: float) -> bool:
-        self._hands_over = False
-        return is_sure(self, seconds)
-
-    patch.setattr(Leadership, "is_sure", is_sure_still)
-
-
 MUTATIONS = (
     (accept_anything, True),
     (forget_the_slot_before, True),
@@ -184,7 +173,6 @@ MUTATIONS = (
     (count_every_claim_as_won, False),
     (claim_for_any_site, False),
     (be_sure_for_long, False),
-    (be_sure_while_handing_over, False),
 )
 
 

@@ -122,17 +122,20 @@ class Cluster:
         data = self.engine.decided.get(history.slot)
         if (data is None or parse_slot(history.slot, data).batch != batch) and not self.engine.lied:
             self.violate(f"slot {history.slot} is acknowledged and is not decided so")
-        self.check_sure(node)
+        self.check_sure(node, history.epoch)
 
-    def check_sure(self, node: Node) -> None:
-        """Nobody else is sure to lead while this node does, whatever stands still. A promotion of another site needs no
-        silence, and neither does a claim of another process under the same name."""
+    def check_sure(self, node: Node, epoch: int) -> None:
+        """No leader of an earlier epoch is sure to lead when this node does, whatever stands still. A promotion of
+        another site needs no silence, and neither does a claim of another process under the same name."""
         has_sites = len({each.site for each in self.nodes}) > 1
         if self.engine.lied or self.has_twin or (self.promoted and has_sites):
             return
         for other in self.nodes:
             if other is not node and other.alive and other.is_open and other.member.is_sure:
-                self.violate(f"{other.name} is sure to lead, and {node.name} leads")
+                leadership = other.member._leadership
+                assert leadership is not None
+                if leadership.history.epoch < epoch:
+                    self.violate(f"{other.name} is sure to lead, and {node.name} leads in epoch {epoch}")
         self.counts["leaders that were sure"] += node.member.is_sure
 
     def on_stopped(self, node: Node, error: StoreError) -> None:

@@ -169,7 +169,7 @@ class Node:
         if role is Role.LEADER:
             self._cluster.counts["leaders"] += 1
             assert leader is not None and leader.node == self.name
-            self._cluster.check_sure(self)
+            self._cluster.check_sure(self, self.replica.history.epoch)
 
     def _on_acknowledged(self, history: History, batch: bytes) -> None:
         self._cluster.on_acknowledged(self, history, batch)
