@@ -55,6 +55,23 @@ class Disk:
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)
 
+    def written_ranges(self, fd: int, offset: int) -> list[tuple[int, int]]:
+        """Where from `offset` on a file may have bytes that were written: (begin, end) of each range. Room that is only
+        reserved is in none of them, unless it was read lately or the file system does not know."""
+        end = os.fstat(fd).st_size
+        ranges: list[tuple[int, int]] = []
+        try:
+            while offset < end:
+                begin = os.lseek(fd, offset, os.SEEK_DATA)
+                offset = os.lseek(fd, begin, os.SEEK_HOLE)
+                ranges.append((begin, offset))
+        except OSError as error:
+            if error.errno in {errno.EINVAL, errno.ENOTSUP}:
+                return [(offset, end)]
+            if error.errno != errno.ENXIO:  # which means that there are no more
+                raise
+        return ranges
+
     def make_folder(self, folder: Path) -> None:
         """Create the folder and its parents durably if they do not exist. Only its user and group can read it."""
         self._make_folder(folder, 0o750)

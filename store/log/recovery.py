@@ -226,14 +226,15 @@ def clear(segments: Segments, end: int, dry: bool = False) -> int:
     while segments.has(base):
         fd = segments.open(base)
         try:
-            while offset < segments.size:
-                data = segments.disk.read(fd, min(_CHUNK, segments.size - offset), offset)
-                dirty = len(data.rstrip(b"\0"))
-                if dirty:
-                    if not dry:
-                        segments.disk.write(fd, bytes(dirty), offset)
-                    cleared += dirty
-                offset += len(data)
+            # All of them first: what is read counts as written from then on, and so does what is read ahead.
+            for begin, written_to in segments.disk.written_ranges(fd, offset):
+                for at in range(begin, written_to, _CHUNK):
+                    data = segments.disk.read(fd, min(_CHUNK, written_to - at), at)
+                    dirty = len(data.rstrip(b"\0"))
+                    if dirty:
+                        if not dry:
+                            segments.disk.write(fd, bytes(dirty), at)
+                        cleared += dirty
             if cleared and not dry:
                 segments.disk.sync(fd)
         finally:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import record
 from store.errors import LogCorrupt
 from store.log.disk import Disk
-from store.log.recovery import recover, sound_batches
+from store.log.recovery import clear, recover, sound_batches
 from store.log.segments import Segments, segment_name
 from store.log.writer import SealedBatch, Writer
 
@@ -217,3 +217,32 @@ def test_any_single_flipped_byte_is_cut_only_in_the_last_batch(tmp_path_factory,
         with pytest.raises(LogCorrupt):
             log.recover()
     log.close()
+
+
+def test_clearing_reads_only_what_was_written(tmp_path: Path):
+    """Segments of a copy are mostly room that is reserved, and a node that stops to lead opens its copy again."""
+    read: list[int] = []
+
+    class CountingDisk(Disk):
+        def read(self, fd: int, size: int, offset: int) -> bytes:
+            read.append(size)
+            return super().read(fd, size, offset)
+
+    size = 64 << 20
+    for base in (0, size):
+        Disk().create_reserved(tmp_path / segment_name(base), size)
+    segments = Segments(tmp_path, size, CountingDisk(), is_copy=True)
+    segments.load()
+    fd = segments.open(0)
+    if Disk().written_ranges(fd, 0):
+        pytest.skip("this file system does not tell what was reserved and not written")
+    for offset in (100, 5000, size - 1):
+        os.pwrite(fd, b"x", offset)
+    os.close(fd)
+    try:
+        assert clear(segments, 4000) > 0
+        content = (tmp_path / segment_name(0)).read_bytes()
+        assert content[100] == ord("x") and not content[4000:].strip(b"\0")
+        assert sum(read) < 16 << 20
+    finally:
+        segments.close()
