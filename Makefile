@@ -46,7 +46,7 @@ MAKEFLAGS += --jobs=2
 endif
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo demo-cluster serve test test-quick test-pure simulate simulate-cluster fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-cluster bench-matcher profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
+.PHONY: help install demo demo-cluster serve test test-quick test-pure simulate simulate-cluster fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-cluster bench-matcher bench-console profile bench-store bench-cloud bench-stream conformance docs proto wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -171,6 +171,9 @@ bench-cluster: $(ALL) $(KERNEL) $(LOADER) ## three nodes with one log beside sin
 
 bench-matcher: $(ALL) $(KERNEL) ## the subscription trie alone: time of a match, memory of a filter (ARGS=--help)
 	@$(BIN)/python -m benchmarks.matcher $(ARGS)
+
+bench-console: $(ALL) $(KERNEL) ## the console with a million topics and 100,000 sessions: times of pages, cost of an open one (ARGS=--help)
+	@$(BIN)/python -m benchmarks.console $(ARGS)
 
 profile: $(ALL) $(KERNEL) $(LOADER) ## a flame graph of a node under one of those loads (WORK=ingest, WORK=fan-out …)
 	@$(BIN)/python -m benchmarks.profile --work '$(WORK)' $(ARGS)
