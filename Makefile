@@ -22,6 +22,7 @@ FUZZ_SECONDS ?= 3600
 INPUTS ?= 10000000
 FIRST ?= 1
 NAB ?= ../shared/data/nab
+NAB_MORE ?= ../shared/data/nab-more
 # Three tests run at the same time, since many of them wait for others. A file's tests run one after the other, the
 # files in the order of tests/conftest.py.
 PYTEST := -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 15
@@ -184,8 +185,8 @@ bench-cloud: $(ALL) $(KERNEL) ## the SDK against a node: producing, groups, read
 bench-stream: $(ALL) $(KERNEL) $(LOADER) ## Spark's source against a node, beside local Parquet; lag; memory of a task (ARGS=--help)
 	@$(BIN)/python -m benchmarks.stream $(ARGS)
 
-bench-anomaly: $(ALL) ## anomalies in labelled series: the detector beside a 3-sigma rule (NAB=folder)
-	@$(BIN)/python -m benchmarks.anomaly $(NAB)
+bench-anomaly: $(ALL) ## anomalies in labelled series: the detector beside others (NAB=folder NAB_MORE=folder)
+	@$(BIN)/python -m benchmarks.anomaly $(NAB) $(NAB_MORE) $(ARGS)
 
 bench-store: $(ALL) $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
 	@$(BIN)/python -m benchmarks.store $(ARGS)

@@ -3,7 +3,8 @@
 It processes one reading at a time, with a state of fixed size. `baseline` predicts the reading, and sigma, the standard
 deviation of readings from the prediction. There are three kinds of anomalies:
 
-* `spike`: one reading is more than `spike` sigma away.
+* `spike`: one reading is more than `spike` sigma away, and `tail` standard deviations further than the largest
+  deviations of the device usually are (`tail.Tail`).
 * `shift`: the excess over `drift` sigma is summed up, separately upwards and downwards (a CUSUM, Page 1954). The sums
   decay over `span_s`. A sum of n independent readings grows with the square root of n, so a sum must exceed `threshold`
   times the root of the number of readings in it, whether they come every minute or every hour. A new device needs more.
@@ -21,11 +22,13 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
+from streaming.pipelines import tail
 from streaming.pipelines.baseline import Baseline
+from streaming.pipelines.tail import Tail
 
 _DAY_S: Final = 86_400.0
 _HEAD: Final = Struct(">BQQQ11d")
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MOST: Final = 8.0  # the most sigma that one reading adds to a sum
 _AGE_S: Final = 2 * _DAY_S  # at this age a device needs twice the evidence of an old one
 _CARRIED: Final = 2.0  # limits a sum to a multiple of what is needed, so that it decreases soon after a shift
@@ -48,7 +51,8 @@ class Settings:
     warm_up: int = 300  # readings at the start that are never anomalies
     warm_up_s: float = _DAY_S  # seconds at the start without anomalies: each hour of the day must be learned
     spike: float = 5.0  # sigma
-    threshold: float = 2.5  # of a sum, in sigma times the root of the number of readings in it
+    tail: float = 3.0  # standard deviations above the largest deviations of a quarter of a day
+    threshold: float = 3.0  # of a sum, in sigma times the root of the number of readings in it
     drift: float = 2.0  # sigma of each reading that add nothing to a sum
     span_s: float = _DAY_S  # seconds over which a sum decays
     flat: float = 0.25  # the share of a day's readings that may be equal
@@ -63,10 +67,19 @@ class Settings:
         for name in ("slots", "spike", "threshold", "span_s", "flat", "memory_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be finite and above 0, not {getattr(self, name)}")
-        if not self.min_scale >= 0:
-            raise ValueError(f"min_scale must be at least 0, not {self.min_scale}")
+        for name in ("min_scale", "tail"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and at least 0, not {getattr(self, name)}")
         if not self.louder >= 1:
             raise ValueError(f"louder must be at least 1, not {self.louder}")
+
+
+# Settings by how much is reported, from little to much.
+SENSITIVITIES: Final[dict[str, Settings]] = {
+    "low": Settings(tail=4.0),
+    "normal": Settings(),
+    "high": Settings(tail=2.0, threshold=2.5),
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -96,6 +109,7 @@ class Detector:
         "_raised",
         "_run",
         "_settings",
+        "_tail",
         "_up",
         "_value",
     )
@@ -103,6 +117,7 @@ class Detector:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._baseline = Baseline(settings.slots, settings.memory_s)
+        self._tail = Tail()
         self._last = self._quiet = -math.inf  # time of the last reading; no anomaly is reported before `_quiet`
         self._behind = 0  # readings ignored since the last one
         self._up = self._down = 0.0
@@ -169,8 +184,10 @@ class Detector:
         deviation = residual / sigma
         shift = self._shift(deviation, keep)
         still = max(settings.flat * self._count, _TIMES * self._longest, _FEWEST)
+        limit = max(settings.spike, self._tail.limit(settings.tail))
+        self._tail.add(time, abs(deviation))
         scores = (
-            abs(deviation) / (settings.spike * needed[0]),
+            abs(deviation) / (limit * needed[0]),
             shift / needed[1]
             if abs(deviation) > settings.drift
             else 0.0,  # a reading near the prediction is no shift, even if the sum is still high
@@ -227,7 +244,7 @@ class Detector:
             self._raised,
             *self._needed,
         )
-        return head + self._baseline.packed()
+        return head + self._tail.packed() + self._baseline.packed()
 
     @classmethod
     def unpacked(cls, state: bytes, settings: Settings) -> "Detector":
@@ -241,5 +258,7 @@ class Detector:
         _, detector._behind, detector._run, detector._longest, *fields = _HEAD.unpack_from(state)
         detector._value, detector._last, detector._quiet, detector._up, detector._down = fields[:5]
         detector._count, detector._over, detector._raised, *detector._needed = fields[5:]
-        detector._baseline = Baseline.unpacked(state[_HEAD.size :], settings.slots, settings.memory_s)
+        state = state[_HEAD.size :]
+        detector._tail = Tail.unpacked(state)
+        detector._baseline = Baseline.unpacked(state[tail.SIZE :], settings.slots, settings.memory_s)
         return detector

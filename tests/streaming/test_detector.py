@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.pipelines.detector import KINDS, LARGEST, Anomaly, Detector, Settings
+from streaming.pipelines.detector import KINDS, LARGEST, SENSITIVITIES, Anomaly, Detector, Settings
 
 EVERY_S = 600.0
 BEGIN = 1_767_225_600.0  # a Thursday
@@ -73,7 +73,7 @@ def test_nor_is_noise_that_lasts(inertia: float) -> None:
     ],
     ids=["laplace", "t", "lognormal"],
 )
-def test_noise_with_long_tails_cries_a_few_times_a_month(noise: Noise) -> None:
+def test_noise_with_long_tails_is_reported_at_most_once_a_month(noise: Noise) -> None:
     """Five sigma are far too little for it: what is needed rises with each."""
     dice = random.Random(7)
     values = [noise(dice) for _ in range(120 * READINGS)]
@@ -244,6 +244,16 @@ def test_the_state_travels_anywhere(readings: list[tuple[float, float]], slots: 
     assert len(whole.packed()) == len(Detector(settings).packed())
 
 
+def test_a_higher_sensitivity_reports_more() -> None:
+    dice = random.Random(5)
+    values = [dice.gauss(0, 1) * (3 if dice.random() < 0.01 else 1) for _ in range(120 * READINGS)]
+    for number in range(20 * READINGS, len(values), 10 * READINGS):
+        values[number] += 4 + number / READINGS / 8
+    counts = [len(found(values, SENSITIVITIES[name])) for name in ("low", "normal", "high")]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[2]
+
+
 def test_the_state_is_small() -> None:
     assert len(Detector(Settings()).packed()) < 2200
 
@@ -257,7 +267,8 @@ def test_a_state_of_other_slots_or_another_version_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"spike": 0.0}, {"threshold": math.nan}, {"slots": 0}, {"min_scale": -1.0}, {"louder": 0.5}]
+    "wrong",
+    [{"spike": 0.0}, {"threshold": math.nan}, {"slots": 0}, {"min_scale": -1.0}, {"louder": 0.5}, {"tail": -1.0}],
 )
 def test_settings_that_judge_nothing_are_refused(wrong: dict[str, float]) -> None:
     (name,) = wrong

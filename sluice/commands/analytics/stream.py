@@ -24,7 +24,9 @@ def add(subparsers: Subparsers) -> None:
     text = "forget a device after S silent seconds (default: never)"
     liveness.add_argument("--forget-after", type=_span, metavar="S", help=text)
     anomalies = _pipeline(names, "anomalies", "readings that are unusual for their device")
-    text = "the sum that a shift must reach (default: 2.5)"
+    text = "how much is reported (default: normal)"
+    anomalies.add_argument("--sensitivity", choices=("low", "normal", "high"), default="normal", help=text)
+    text = "the sum that a shift must reach (default: by the sensitivity)"
     anomalies.add_argument("--threshold", type=float, metavar="X", help=text)
     text = "the deviation that makes one reading a spike (default: 5)"
     anomalies.add_argument("--spike", type=float, metavar="SIGMA", help=text)

@@ -25,7 +25,7 @@ from streaming.failures import failure_of
 from streaming.java import JavaNotFound
 from streaming.pipelines.anomalies import alerts, anomalies
 from streaming.pipelines.archive import Archive, downsampled
-from streaming.pipelines.detector import Settings
+from streaming.pipelines.detector import SENSITIVITIES, Settings
 from streaming.pipelines.enrichment import Registry, enriched
 from streaming.pipelines.liveness import liveness, require_spans
 from streaming.pipelines.stateful import STATE_CONFIG
@@ -168,7 +168,8 @@ def _start(spark: SparkSession, arguments: Arguments, connection: dict[str, str]
 def _settings(arguments: Arguments) -> Settings:
     names = ("threshold", "spike", "min_scale", "warm_up", "warm_up_s", "rest_s")
     given = {name: getattr(arguments, name) for name in names}
-    return replace(Settings(), **{name: value for name, value in given.items() if value is not None})
+    usual = SENSITIVITIES[arguments.sensitivity]
+    return replace(usual, **{name: value for name, value in given.items() if value is not None})
 
 
 def _readings(spark: SparkSession, arguments: Arguments, connection: dict[str, str]) -> DataFrame:

@@ -1,0 +1,1 @@
+"""Anomalies in labelled series: the detector of `sluice stream anomalies` beside other detectors."""
