@@ -26,12 +26,12 @@ PACKAGES: Final = ("cloud_sdk", "gateway", "matcher", "notify", "record", "sluic
 EXPECTED: Final = {
     "cloud_sdk.errors": "SluiceError",
     "store.errors": "StoreError",
-    "streaming.history.manifest": "HistoryError",
+    "streaming.history.table": "HistoryError",
     "streaming.java": "JavaNotFound",
     "streaming.sql": "QueryError",
 }
 # The extra of `pyproject.toml` that a command needs. Other commands need `node`, or none (`find`, `topics`).
-EXTRAS: Final = {"demo": "demo", "history": "spark", "sql": "spark", "stream": "spark"}
+EXTRAS: Final = {"demo": "demo", "history": "history", "sql": "spark", "stream": "spark"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

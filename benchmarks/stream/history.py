@@ -1,5 +1,6 @@
 """Exported history beside the same rows in plain Parquet files, and beside the log from which it was exported."""
 
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -7,7 +8,6 @@ from pyspark.sql import DataFrame
 
 from benchmarks.stream.works import FIXED, PARENT, Site, Work, drain, expect, windowed
 from cloud_sdk.blocking import Client
-from streaming.history.compaction import Compactor
 from streaming.history.export import Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder
 from streaming.history.frame import read_records
@@ -19,8 +19,8 @@ def export(endpoint: str, folder: Path) -> None:
     """The rows, compacted as they are after a day."""
     history = HistoryFolder(str(folder))
     with Client(endpoint) as client:
-        Exporter(client, history, PARENT, ExportOptions(file_bytes=_FILE_BYTES)).run()
-    Compactor(history, PARENT, _FILE_BYTES).run()
+        Exporter(client, history.table(PARENT), ExportOptions(file_bytes=_FILE_BYTES)).run()
+    history.table(PARENT).compact(_FILE_BYTES, None, threading.Event())
 
 
 def _alone(site: Site) -> DataFrame:

@@ -162,7 +162,7 @@ def export_history(spark: SparkSession, endpoint: str, folder: Path) -> dict[str
     """Export the readings as history and read them back. Return figures for the summary."""
     history = str(folder / "history")
     with Client(endpoint) as client:
-        done = Exporter(client, HistoryFolder(history), PARENT).run()
+        done = Exporter(client, HistoryFolder(history).table(PARENT)).run()
     read = read_records(spark, PARENT, history=history).select("partition", "offset")
     return {"exported": done.rows, "read_back": read.count(), "read_once": read.distinct().count()}
 

@@ -1,23 +1,20 @@
 """Exporting the records of a parent topic that its history does not have yet to Parquet files.
 
-Files are written first and belong to the history when a manifest names them. An exporter that is killed leaves the
-previous state and files that no manifest names (`verify.orphans`). The next export writes the same records to files
-with other names.
+Files are written first and belong to the history when a transaction adds them to the table. An exporter that is killed
+leaves the previous version of the table, and files that the table does not have. The next export writes the same
+records to files with other names, and `vacuum` removes the others.
 """
 
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from cloud_sdk.blocking import Client
 from cloud_sdk.message import PartitionBounds
-from streaming.history.commit import HistoryChanged
-from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest, Loss, Span
 from streaming.history.partition_export import PartitionExport
+from streaming.history.table import HistoryChanged, HistoryError, HistoryTable, Progress
 
 _COMMIT_S: Final = 30.0  # a killed export repeats at most this much work and the files being written
 
@@ -29,7 +26,7 @@ class ExportOptions:
     until_ms: int | None = None  # export records stored before; None: all that exist at the start
     file_bytes: int = 256 << 20  # start a new file at this size
     bytes_per_second: int | None = None  # of the log, read from the node; None: no limit
-    allow_losses: bool = False  # whether records gone from the log are noted instead of an error
+    allow_losses: bool = False  # whether records gone from the log are counted instead of an error
 
 
 @dataclass(slots=True)
@@ -41,21 +38,19 @@ class Exported:
     rows: int = 0
     size: int = 0  # bytes of Parquet
     lost: int = 0  # offsets that were gone from the log
-    spans: dict[int, Span] = field(default_factory=dict)  # the offsets that the history covers now, by partition
+    ends: dict[int, int] = field(default_factory=dict)  # the offsets that the history reaches to now, by partition
 
 
 class Exporter:
     """One export of a parent topic."""
 
-    def __init__(
-        self, client: Client, folder: HistoryFolder, parent: str, options: ExportOptions | None = None
-    ) -> None:
+    def __init__(self, client: Client, table: HistoryTable, options: ExportOptions | None = None) -> None:
         self._client = client
-        self._folder = folder
-        self._parent = parent
+        self._table = table
+        self._parent = table.parent
         self._options = options or ExportOptions()
-        self._manifest = folder.manifest(parent)
-        self._exported = Exported(parent)
+        self._progress = table.progress()
+        self._exported = Exported(table.parent)
         self._committed_at = time.monotonic()
 
     def run(self, stopping: threading.Event | None = None) -> Exported:
@@ -91,29 +86,29 @@ class Exporter:
         self._commit_made(work)
         if refusals:
             raise refusals[0]
-        self._exported.spans = self._manifest.spans()
+        self._exported.ends = {number: each.end for number, each in sorted(self._progress.items())}
         return self._exported
 
     def _work(self, bounds: Sequence[PartitionBounds]) -> list[PartitionExport]:
         """Return the offsets to export, as one export per partition."""
-        options, known = self._options, self._manifest.spans()
+        options = self._options
         work: list[PartitionExport] = []
         for each in bounds:
-            begin = known[each.partition].end if each.partition in known else each.begin
+            known = self._progress.get(each.partition, Progress(each.begin))
             end = each.end
             if options.until_ms is not None:
                 end = min(end, self._client.offset_at(self._parent, each.partition, options.until_ms))
-            if begin < end:
+            if known.end < end:
                 work.append(
                     PartitionExport(
                         self._client,
-                        self._folder,
-                        self._parent,
+                        self._table,
                         each.partition,
-                        begin,
+                        known.end,
                         end,
                         options.file_bytes,
                         options.allow_losses,
+                        last=(known.last_offset, known.last_position),
                     )
                 )
         return work
@@ -122,49 +117,41 @@ class Exporter:
         """Raise `HistoryError` if the history belongs to another log: the last exported record must be in this log at
         the same position, unless it was removed."""
         held = {each.partition: each for each in bounds}
-        for number, span in self._manifest.spans().items():
-            now, last = held.get(number), self._manifest.last_file(number)
-            if now is None or now.end < span.end:
-                raise self._other_log(f"partition {number} ends at {now.end if now else 0} there", f"at {span.end}")
-            if last is None or last.end - 1 < now.begin:
+        for number, known in self._progress.items():
+            now = held.get(number)
+            if now is None or now.end < known.end:
+                raise self._other_log(f"partition {number} ends at {now.end if now else 0} there", f"at {known.end}")
+            if known.last_offset < now.begin:
                 continue
-            page = self._client.pull(self._parent, number, last.end - 1, max_records=1)
+            page = self._client.pull(self._parent, number, known.last_offset, max_records=1)
             for message in page:
-                if message.offset == last.end - 1 and message.position != last.last_position:
+                if message.offset == known.last_offset and message.position != known.last_position:
                     raise self._other_log(
                         f"offset {message.offset} of partition {number} is the position {message.position} there",
-                        f"the position {last.last_position}",
+                        f"the position {known.last_position}",
                     )
 
     def _other_log(self, there: str, here: str) -> HistoryError:
         return HistoryError(f"the history of {self._parent!r} is of another log: {there}, and {here} in the history")
 
     def _commit_now_and_then(self, work: Sequence[PartitionExport]) -> None:
-        """Commit finished files regularly. `clean_up` takes old files that no manifest names for abandoned ones."""
+        """Commit finished files regularly. `vacuum` takes old files that the table does not have for abandoned ones."""
         if time.monotonic() - self._committed_at > _COMMIT_S:
             self._commit_made(work)
 
     def _commit_made(self, work: Sequence[PartitionExport]) -> None:
-        self._commit([made for each in work for made in each.files], [lost for each in work for lost in each.losses])
-        for each in work:
-            each.files, each.losses = [], []
-
-    def _commit(self, files: Sequence[HistoryFile], losses: Sequence[Loss]) -> None:
-        """Add files and losses to the manifest."""
+        """Add the finished files to the table, with the progress."""
         self._committed_at = time.monotonic()
-        if not files and not losses:
+        after = self._progress | {each.partition: each.progress for each in work if each.progress is not None}
+        if after == self._progress:
             return
-        self._manifest = self._folder.update(self._parent, partial(self._grown, files, losses))
+        made = [file for each in work for file in each.files]
+        self._table.append(made, self._progress, after)
+        self._progress = after
         done = self._exported
-        done.files += len(files)
-        done.rows += sum(each.rows for each in files)
-        done.size += sum(each.size for each in files)
-        done.lost += sum(each.end - each.begin - each.rows for each in files)
-        done.lost += sum(each.end - each.begin for each in losses)
-
-    def _grown(self, files: Sequence[HistoryFile], losses: Sequence[Loss], now: HistoryManifest) -> HistoryManifest:
-        """Return the next manifest. `now` may have been compacted meanwhile. Raises `HistoryChanged` if another
-        exporter has added records."""
-        if now.spans() != self._manifest.spans():
-            raise self._folder.changed(self._parent)
-        return now.grown(files, losses)
+        done.files += len(made)
+        done.rows += sum(each.rows for each in made)
+        done.size += sum(each.size for each in made)
+        for part in work:
+            done.lost += part.lost
+            part.files, part.lost = [], 0

@@ -1,7 +1,9 @@
 """Writing the Parquet files of a history."""
 
+import os
 import uuid
 from dataclasses import dataclass
+from datetime import date as Date  # noqa: N812 - `date` is a parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,13 +13,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from cloud_sdk.arrow import SCHEMA
-from streaming.history.commit import sync
-from streaming.history.folder import HistoryFolder, folder_of
-from streaming.history.manifest import HistoryFile
+from streaming.history.table import SCHEMA, HistoryFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from streaming.history.table import HistoryTable
 
 _GROUP_BYTES: Final = 32 << 20  # of a row group before compression, which a writer keeps in memory
 _GROUP_ROWS: Final = 1 << 17
@@ -29,44 +30,47 @@ _EPOCH_MS: Final = pa.timestamp("ms", tz="UTC")
 
 @dataclass(slots=True)
 class _Facts:
-    """The facts about a file for the manifest."""
+    """The facts about a file for the table."""
 
     rows: int = 0
-    uncompressed: int = 0
+    begin: int = 0
+    end: int = 0
     first_ms: int = 1 << 62
     last_ms: int = 0
-    first_position: int = 0
+    first_position: int = 1 << 62
     last_position: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         stored = pc.min_max(batch.column("stored_at").cast(_EPOCH_MS).cast(pa.int64()))
         self.first_ms = min(self.first_ms, stored["min"].as_py())
         self.last_ms = max(self.last_ms, stored["max"].as_py())
-        positions = batch.column("position")
+        positions, offsets = pc.min_max(batch.column("position")), batch.column("offset")
+        self.first_position = min(self.first_position, positions["min"].as_py())
+        self.last_position = max(self.last_position, positions["max"].as_py())
         if not self.rows:
-            self.first_position = positions[0].as_py()
-        self.last_position = positions[-1].as_py()
+            self.begin = offsets[0].as_py()
+        self.end = offsets[-1].as_py() + 1
         self.rows += batch.num_rows
-        self.uncompressed += batch.nbytes
 
 
 class FileWriter:
-    """Writes one file, which belongs to the history once a manifest names it. Raises `OSError`."""
+    """Writes one file, which belongs to the history once a transaction adds it. Raises `OSError`."""
 
-    def __init__(self, folder: HistoryFolder, parent: str, partition: int, begin: int, date: str) -> None:
+    def __init__(self, table: "HistoryTable", partition: int, begin: int, date: str) -> None:
         self.partition = partition
-        self.begin = begin
         self.date = date
-        self._folder = folder
+        self._folder = folder = table.folder
+        self._date = pa.scalar(Date.fromisoformat(date))
         # A unique name, so that no file is ever overwritten.
-        self._name = f"{folder_of(parent)}/date={date}/{partition}-{begin:020d}-{uuid.uuid4().hex[:12]}.parquet"
+        name = f"{begin:020d}-{uuid.uuid4().hex[:12]}.parquet"
+        self._name = f"{table.data}/date={date}/partition={partition}/{name}"
         path = folder.path(self._name)
         if isinstance(folder.files, fs.LocalFileSystem):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         self._out = folder.files.open_output_stream(path)
         self._writer = pq.ParquetWriter(
             self._out,
-            SCHEMA.with_metadata({"sluice.parent": parent, "sluice.partition": str(partition)}),
+            SCHEMA,
             compression="zstd",
             use_dictionary=_DICTIONARIES,
             write_page_checksum=True,
@@ -83,14 +87,16 @@ class FileWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Add records of the date of the file, in order."""
         self._facts.add(batch)
-        self._group.append(batch)
+        self._group.append(
+            pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(self._date, len(batch))], schema=SCHEMA)
+        )
         self._group_rows += batch.num_rows
         self._group_bytes += batch.nbytes
         if self._group_bytes >= _GROUP_BYTES or self._group_rows >= _GROUP_ROWS:
             self._write_group()
 
-    def close(self, end: int) -> HistoryFile:
-        """Finish the file, which covers [begin, end), and flush it to the disk if it is local."""
+    def close(self) -> HistoryFile:
+        """Finish the file, and flush it to the disk if it is local."""
         self._write_group()
         self._writer.close()
         size = int(self._out.tell())
@@ -102,11 +108,10 @@ class FileWriter:
         return HistoryFile(
             self._name,
             self.partition,
-            self.begin,
-            end,
+            facts.begin,
+            facts.end,
             facts.rows,
             size,
-            facts.uncompressed,
             facts.first_ms,
             facts.last_ms,
             facts.first_position,
@@ -142,6 +147,15 @@ def by_date(batch: pa.RecordBatch, date: str | None) -> "Iterator[tuple[str, pa.
         begin = row
 
 
+def sync(path: Path) -> None:
+    """Flush a local file, or the entries of a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _sync(path: Path) -> None:
-    for each in (path, *path.parents[:3]):
+    for each in (path, *path.parents[:4]):
         sync(each)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError, HistoryFile, HistoryManifest
+from streaming.history.folder import HistoryFolder, name_of
+from streaming.history.table import HistoryError, HistoryFile, HistoryState
 from streaming.source.columns import SCHEMA, checked
 from streaming.source.files import file_batches
 from streaming.source.offsets import Offsets, offsets_to_json
@@ -54,36 +54,30 @@ def read_records(
     `DataLossError` if records between the history and the log are gone.
     """
     parts: list[DataFrame] = []
-    manifest = HistoryManifest(parent)
+    state = HistoryState()
     if history is not None:
         folder = HistoryFolder(history)
-        manifest = folder.manifest(parent)
-        if log is None and manifest.number == 0:
+        state = folder.table(parent).state()
+        if log is None and not state.progress:
             raise HistoryError(f"{history} has no history of {parent!r}; there are: {', '.join(folder.parents())}")
-        parts += _exported(spark, folder, manifest, since, until)
+        parts += _exported(spark, folder, parent, state.within(_ms(since), _ms(until)))
     if log is not None:
-        parts.append(_rest(spark, manifest, log))
+        parts.append(_rest(spark, parent, state, log))
     frame = reduce(lambda left, right: left.unionByName(right), parts or [spark.createDataFrame([], SCHEMA)])
     if since is not None:
         frame = frame.where(F.col("stored_at") >= F.lit(since))
     return frame if until is None else frame.where(F.col("stored_at") < F.lit(until))
 
 
-def _exported(
-    spark: "SparkSession",
-    folder: HistoryFolder,
-    manifest: HistoryManifest,
-    since: datetime | None,
-    until: datetime | None,
-) -> "list[DataFrame]":
-    files = list(manifest.within(_ms(since), _ms(until)))
+def _exported(spark: "SparkSession", folder: HistoryFolder, parent: str, files: list[HistoryFile]) -> "list[DataFrame]":
     if not files:
         return []
     if not _is_known(spark, folder.spark_path("")):
-        return [_by_tasks(spark, folder, manifest.parent, files)]
-    reader = spark.read.schema(SCHEMA).options(**_WHOLE)
+        return [_by_tasks(spark, folder, parent, files)]
+    # Files that the library compacted have no column `partition`: Spark reads it from their folders' names.
+    reader = spark.read.schema(SCHEMA).options(**_WHOLE, basePath=folder.spark_path(name_of(parent)))
     with _listed_by_few(spark):
-        return [reader.parquet(*(folder.spark_path(each.path) for each in files))]
+        return [reader.parquet(*(folder.spark_pattern(each.path) for each in files)).select(*SCHEMA.names)]
 
 
 @contextmanager
@@ -128,10 +122,10 @@ def _by_tasks(spark: "SparkSession", folder: HistoryFolder, parent: str, files: 
     return spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(records, SCHEMA)
 
 
-def _rest(spark: "SparkSession", manifest: HistoryManifest, log: Mapping[str, str]) -> "DataFrame":
+def _rest(spark: "SparkSession", parent: str, state: HistoryState, log: Mapping[str, str]) -> "DataFrame":
     """Read the log from the end of the history, or all of it without a history."""
-    ends: Offsets = {(manifest.parent, number): span.end for number, span in manifest.spans().items()}
-    reader = spark.read.format("sluice").options(**log).option("parent", json.dumps([manifest.parent]))
+    ends: Offsets = {(parent, number): each.end for number, each in state.progress.items()}
+    reader = spark.read.format("sluice").options(**log).option("parent", json.dumps([parent]))
     return (reader.option("startingOffsets", json.dumps(offsets_to_json(ends))) if ends else reader).load()
 
 

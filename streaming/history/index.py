@@ -1,6 +1,5 @@
 """An index of history files by offset, which a source uses while it plans."""
 
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -10,31 +9,30 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryFile, HistoryManifest, Span
+from streaming.history.table import HistoryFile, HistoryState, Span
 
 _BEGIN: Final = attrgetter("begin")
-_END: Final = attrgetter("end")
 
 
 @dataclass(slots=True, frozen=True)
 class _Files:
-    """The files of a manifest by partition, so that a year of files is searched quickly."""
+    """The files of a table by partition."""
 
     spans: dict[int, Span]
-    files: dict[int, list[HistoryFile]]  # in order
+    files: dict[int, list[HistoryFile]]  # in the order of their first offsets
 
     @classmethod
-    def of(cls, manifest: HistoryManifest) -> "_Files":
-        files: dict[int, list[HistoryFile]] = {}
-        for each in sorted(manifest.files, key=_BEGIN):
+    def of(cls, state: HistoryState) -> "_Files":
+        files = dict[int, list[HistoryFile]]()
+        for each in sorted(state.files, key=_BEGIN):
             files.setdefault(each.partition, []).append(each)
-        return cls(manifest.spans(), files)
+        return cls(state.spans(), files)
 
 
 class HistoryIndex:
     """The histories of parent topics in a folder; empty without a folder.
 
-    A manifest is read at its first use, and again by `spans` with `reload`. Records exported later are also in the log
+    A table is read at its first use, and again by `spans` with `reload`. Records exported later are also in the log
     until retention removes them. Raises `HistoryError`.
     """
 
@@ -58,9 +56,10 @@ class HistoryIndex:
         return self.spans(parent).get(partition)
 
     def files(self, parent: str, partition: int, begin: int, end: int) -> list[HistoryFile]:
-        """Return the files with offsets of [begin, end), in order."""
+        """Return the files that may have offsets of [begin, end), in the order of their first offsets. Files that
+        another program has compacted may overlap."""
         found = self._of(parent).files.get(partition, [])
-        return found[bisect_right(found, begin, key=_END) : bisect_left(found, end, key=_BEGIN)]
+        return [each for each in found if each.begin < end and each.end > begin]
 
     def offset_at(self, parent: str, partition: int, time_ms: int) -> int | None:
         """Return the offset of the first record stored at or after a time, None if no file has one."""
@@ -72,18 +71,22 @@ class HistoryIndex:
                 with self._folder.files.open_input_file(self._folder.path(each.path)) as source:
                     rows = pq.read_table(source, columns=["stored_at", "offset"])
                 stored = rows["stored_at"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
-                return int(rows["offset"].filter(pc.greater_equal(stored, time_ms))[0].as_py())
+                return int(pc.min(rows["offset"].filter(pc.greater_equal(stored, time_ms))).as_py())
         return None
 
     def record_size(self, parent: str, partition: int, offset: int) -> int | None:
         """Return the mean size of the records around an offset in bytes, None if no file has the offset."""
-        for each in self.files(parent, partition, offset, offset + 1):
-            return max(1, each.uncompressed // each.rows)
+        if self._folder is not None:
+            for each in self.files(parent, partition, offset, offset + 1):
+                with self._folder.files.open_input_file(self._folder.path(each.path)) as source:
+                    facts = pq.ParquetFile(source).metadata
+                groups = (facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
+                return int(max(1, sum(groups) // each.rows))
         return None
 
     def _of(self, parent: str) -> _Files:
         known = self._known.get(parent)
         if known is None:
-            known = _Files.of(HistoryManifest(parent) if self._folder is None else self._folder.manifest(parent))
-            self._known[parent] = known
+            state = HistoryState() if self._folder is None else self._folder.table(parent).state()
+            known = self._known[parent] = _Files.of(state)
         return known

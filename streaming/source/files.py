@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streaming.history.folder import HistoryFolder
-from streaming.history.manifest import HistoryError
+from streaming.history.table import HistoryError
 from streaming.source.planning import FileRange
 from streaming.source.topics import pattern_of
 
@@ -42,13 +42,14 @@ def _batches(file: pq.ParquetFile, schema: "Schema", piece: FileRange) -> Iterat
     if piece.selection.filter:
         patterns.append(pattern_of([piece.selection.filter]))
     for group, is_whole in _groups(file, piece):
-        needed = [*schema.names, *([] if is_whole else ["offset"]), *(["topic"] if patterns else [])]
+        names = [name for name in schema.names if name != "partition"] or ["offset"]
+        needed = [*names, *([] if is_whole else ["offset"]), *(["topic"] if patterns else [])]
         for batch in file.iter_batches(_ROWS, row_groups=[group], columns=list(dict.fromkeys(needed))):
             kept = [] if is_whole else [_within(batch.column("offset"), piece)]
             kept += (pc.match_substring_regex(batch.column("topic"), pattern) for pattern in patterns)
             found = batch.filter(reduce(pc.and_, kept)) if kept else batch
             if found.num_rows:
-                yield pa.RecordBatch.from_arrays([_cast(found, field) for field in schema], schema=schema)
+                yield pa.RecordBatch.from_arrays([_column(found, field, piece) for field in schema], schema=schema)
 
 
 def _within(offsets: pa.Array, piece: FileRange) -> pa.Array:
@@ -64,7 +65,9 @@ def _groups(file: pq.ParquetFile, piece: FileRange) -> Iterator[tuple[int, bool]
             yield number, bounds is not None and piece.start <= bounds.min and bounds.max < piece.end
 
 
-def _cast(batch: "RecordBatch", field: pa.Field) -> pa.Array:
-    """Cast a column to the type in a user's schema, whose list elements and map values may be nullable."""
+def _column(batch: "RecordBatch", field: pa.Field, piece: FileRange) -> pa.Array:
+    """Return a column with the type in a user's schema, whose list elements and map values may be nullable."""
+    if field.name == "partition":  # missing in compacted files: a table format has it in the path
+        return pa.repeat(pa.scalar(piece.partition, field.type), len(batch))
     column = batch.column(field.name)
     return column if column.type.equals(field.type) else column.cast(field.type)

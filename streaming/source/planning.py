@@ -6,7 +6,7 @@ from math import ceil
 
 from cloud_sdk.blocking import Client
 from streaming.history.index import HistoryIndex
-from streaming.history.manifest import HistoryFile, Span
+from streaming.history.table import HistoryFile, Span
 from streaming.source.offsets import DataLossError, Holding, Offsets, Partition, begins, ends
 from streaming.source.options import Edge, Moment, Place
 from streaming.source.topics import ALL_TOPICS, Topics, TopicSelection

@@ -68,8 +68,10 @@ def test_every_example_is_in_the_list() -> None:
         "transactional_outbox.py",
         "sql_subscription.py",
         "spark_notebook.py",
+        "delta_merge.py",
+        "remaining_life.py",
     ]
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 8
 
 
 async def test_fleet_telemetry(node: NodeProcess) -> None:

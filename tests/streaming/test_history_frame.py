@@ -1,5 +1,6 @@
 """History and log as one DataFrame."""
 
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from cloud_sdk.arrow import SCHEMA as ARROW_SCHEMA
 from cloud_sdk.blocking import Client
 from sluice.demo.analytics import export_history
-from streaming.history.compaction import Compactor, clean_up
 from streaming.history.export import Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder
 from streaming.history.frame import read_records
-from streaming.history.manifest import HistoryError
+from streaming.history.table import HistoryError
 from streaming.source.columns import SCHEMA
 from streaming.source.options import SourceOptions
 from streaming.source.stream import StreamReader
@@ -37,7 +37,7 @@ HOUR_MS = 3_600_000
 
 def export(node: FakeNode, folder: Path, until_ms: int | None = None) -> None:
     with Client(node.endpoint) as client:
-        Exporter(client, HistoryFolder(str(folder)), "sensors", ExportOptions(until_ms=until_ms)).run()
+        Exporter(client, HistoryFolder(str(folder)).table("sensors"), ExportOptions(until_ms=until_ms)).run()
 
 
 def offsets(frame: "DataFrame") -> list[tuple[int, int]]:
@@ -55,7 +55,7 @@ def test_every_record_comes_once(spark: "SparkSession", node: FakeNode, tmp_path
     log = {"endpoint": node.endpoint}
     node.publish(0, 30, HOUR_MS)
     node.publish(1, 4)
-    tmp_path = tmp_path / "h [1]*%2A {x}"  # a name that would be a pattern, or something else unquoted
+    tmp_path = tmp_path / "h [1]*2A {x}"  # a name that would be a pattern, or something else unquoted
     export(node, tmp_path)
     node.publish(0, 6, HOUR_MS)  # after the export, to a partition that is in the history, and to one that is not
     node.publish(2, 5)
@@ -186,14 +186,14 @@ def test_a_query_planned_before_a_compaction_succeeds(spark: "SparkSession", nod
     else:
         frame = spark.read.format("sluice").options(**given).load()
         frame.collect()  # it is planned once
-    folder = HistoryFolder(str(tmp_path))
-    assert Compactor(folder, "sensors", 1 << 30).run().new_files == 1
+    table = HistoryFolder(str(tmp_path)).table("sensors")
+    assert table.compact(1 << 30, None, threading.Event()).new_files == 1
     assert offsets(frame) == all_of(0, 0, 20)
     node.begins[0] = 20
     fresh = read_records(spark, "sensors", history=str(tmp_path), log={"endpoint": node.endpoint})
     assert offsets(fresh) == all_of(0, 0, 20)
     assert len(fresh.inputFiles()) == 1
-    assert len(clean_up(folder, "sensors", 0)) == 4
+    assert len(table.vacuum(0)) == 4
     assert offsets(fresh) == all_of(0, 0, 20)
     with pytest.raises(Exception, match=r"FILE_NOT_EXIST|FileNotFound|does not exist|it was compacted and removed"):
         offsets(frame)
@@ -207,7 +207,7 @@ def test_damage_is_an_error_even_if_spark_ignores_corrupt_files(
     node.publish(0, 2000, size=100)
     node.publish(1, 20)
     export(node, tmp_path)
-    file = next(each for each in HistoryFolder(str(tmp_path)).manifest("sensors").files if each.partition == 0)
+    file = next(each for each in HistoryFolder(str(tmp_path)).table("sensors").state().files if each.partition == 0)
     path = tmp_path / file.path
     if damage == "missing":
         path.unlink()

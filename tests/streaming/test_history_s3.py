@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +15,16 @@ from pyarrow import fs
 
 from cloud_sdk.blocking import Client
 from sluice.cli import main
+from sluice.demo.engine_servers import SeaweedServers, ServerMissing
+from streaming.history import delta_table
 from streaming.history.export import Exporter
 from streaming.history.folder import HistoryFolder
 from streaming.history.frame import read_records
-from streaming.history.manifest import HistoryError, Loss
+from streaming.history.table import HistoryChanged, Progress
 from tests.streaming.conftest import S3_ENVIRONMENT, FakeNode
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.timeout(300)
@@ -38,20 +40,40 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def history(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URI of an empty history in a bucket of its own."""
+def history(
+    request: pytest.FixtureRequest, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The URI of an empty history in a bucket of its own, in moto or in SeaweedFS."""
     for name, value in S3_ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
+    if getattr(request, "param", "moto") == "seaweedfs":
+        try:
+            servers = SeaweedServers(tmp_path / "seaweedfs")
+        except ServerMissing as error:
+            pytest.skip(str(error))
+        with servers:
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", str(servers.options["access_key_id"]))
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", str(servers.options["secret_access_key"]))
+            yield f"{servers.url('history')}?endpoint_override=127.0.0.1:{servers.port}&scheme=http&region=us-east-1"
+            for server in servers.servers:
+                server.kill()
+        return
     bucket = tmp_path.name.replace("_", "-").strip("-").lower()
     where = f"endpoint_override={endpoint}&scheme=http&allow_bucket_creation=true"
     files, path = fs.FileSystem.from_uri(f"s3://{bucket}?{where}")
     files.create_dir(path)
-    return f"s3://{bucket}/a/history?endpoint_override={endpoint}&scheme=http"
+    yield f"s3://{bucket}/a/history?endpoint_override={endpoint}&scheme=http"
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """The arguments of `sluice history` for a table format."""
+    return ["--iceberg", f"sqlite:///{tmp_path}/catalog.db"] if request.param == "iceberg" else []
 
 
 def export(node: FakeNode, history: str) -> None:
     with Client(node.endpoint) as client:
-        Exporter(client, HistoryFolder(history), "sensors").run()
+        Exporter(client, HistoryFolder(history).table("sensors")).run()
 
 
 def offsets(frame: "DataFrame") -> list[tuple[int, int]]:
@@ -68,54 +90,49 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     return found
 
 
-def test_the_whole_life_of_a_history(node: FakeNode, history: str, capsys: pytest.CaptureFixture[str]):
+def test_the_whole_life_of_a_history(
+    node: FakeNode, history: str, catalog: list[str], capsys: pytest.CaptureFixture[str]
+):
     host, port = node.endpoint.split(":")
     for _ in range(3):
         node.publish(0, 4)
-        exported = told(capsys, "export", history, "sensors", "--host", host, "--port", port)
-    assert (exported["rows"], exported["spans"]) == (4, {"0": [0, 12]})
-    assert told(capsys, "show", history)["files"] == 3
-    assert told(capsys, "compact", history)["new_files"] == 1
-    shown = told(capsys, "show", history)
-    assert (shown["records"], shown["files"], shown["replaced"]) == (12, 1, 3)
-    verified = told(capsys, "verify", history)
-    assert (verified["faults"], verified["orphans"]) == ([], [])
-    removed = told(capsys, "clean", history, "--older-than", "0")["removed"]
+        exported = told(capsys, "export", history, "sensors", "--host", host, "--port", port, *catalog)
+    assert (exported["rows"], exported["ends"]) == (4, {"0": 12})
+    assert told(capsys, "show", history, *catalog)["files"] == 3
+    assert told(capsys, "compact", history, *catalog)["new_files"] == 1
+    shown = told(capsys, "show", history, *catalog)
+    assert (shown["records"], shown["files"], shown["lost"]) == (12, 1, 0)
+    removed = told(capsys, "vacuum", history, "--keep-hours", "0", *catalog)["removed"]
     assert isinstance(removed, list)
-    assert len(removed) == 3
-    assert told(capsys, "verify", history)["faults"] == []
-    folder = HistoryFolder(history)
-    assert [name for name, _ in folder.loose_files("sensors")] == [folder.manifest("sensors").files[0].path]
+    assert len([name for name in removed if name.endswith(".parquet")]) == 3
+    assert told(capsys, "verify", history, *catalog)["faults"] == []
 
 
-def test_no_commit_replaces_another(history: str):
-    one, other = HistoryFolder(history), HistoryFolder(history)
-    numbers = one._numbers("sensors")
-    other.update("sensors", lambda now: now.grown([], [Loss(0, 0, 1)]))
-    late = other.manifest("sensors")
-    one._numbers = lambda _parent: numbers  # type: ignore[method-assign] - it looked before
-    with pytest.raises(HistoryError, match="another exporter wrote"):
-        one.commit(late)
-    assert other.manifest("sensors") == late
-    assert list(other.loose_files("sensors")) == []
+@pytest.mark.parametrize("history", ["moto", pytest.param("seaweedfs", marks=pytest.mark.slow)], indirect=True)
+def test_of_two_exporters_at_once_one_succeeds(node: FakeNode, history: str, monkeypatch: pytest.MonkeyPatch):
+    """Both read the table before either commits: an object store must not let the later commit replace the other."""
+    node.publish(0, 4)
+    export(node, history)
+    node.publish(0, 4)
+    table, other = HistoryFolder(history).table("sensors"), HistoryFolder(history).table("sensors")
+    read = delta_table._progress
+    entered: list[bool] = []
 
+    def late(opened: "DeltaTable") -> dict[int, Progress]:
+        found = read(opened)
+        if not entered:
+            entered.append(True)
+            with Client(node.endpoint) as client:
+                Exporter(client, other).run()
+        return found
 
-def test_two_at_once_lose_nothing(history: str):
-    """A reported commit is in the store, whoever else commits at that moment."""
-
-    def write(partition: int) -> None:
-        folder = HistoryFolder(history)
-        for number in range(3):
-            lost = Loss(partition, number, number + 1)
-            folder.update("sensors", lambda now, lost=lost: now.grown([], [lost]))  # type: ignore[misc]
-
-    with ThreadPoolExecutor(2) as writers:
-        for done in [writers.submit(write, partition) for partition in range(2)]:
-            done.result()
-    folder = HistoryFolder(history)
-    assert folder.manifest("sensors").number == 6
-    assert {number: span.end for number, span in folder.manifest("sensors").spans().items()} == {0: 3, 1: 3}
-    assert list(folder.loose_files("sensors")) == []
+    with Client(node.endpoint) as client:
+        slow = Exporter(client, table)
+        monkeypatch.setattr(delta_table, "_progress", late)
+        with pytest.raises(HistoryChanged):
+            slow.run()
+    assert sum(each.rows for each in table.state().files) == 8
+    assert table.progress()[0].end == 8
 
 
 def test_spark_reads_history_from_s3(spark: "SparkSession", node: FakeNode, history: str):

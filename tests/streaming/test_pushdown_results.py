@@ -135,7 +135,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 def export(address: str, folder: Path) -> None:
     with BlockingClient(address) as client:
         for parent in ("a", "", "$q"):
-            Exporter(client, HistoryFolder(str(folder)), parent).run()
+            Exporter(client, HistoryFolder(str(folder)).table(parent)).run()
 
 
 def filters_of(rows: list[dict[str, Any]]) -> st.SearchStrategy[Filter]:

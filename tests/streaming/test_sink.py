@@ -247,7 +247,7 @@ def test_a_batch_is_written_once_also_when_an_exporter_continued(
     for commit in (checkpoint / "commits").iterdir():
         commit.unlink()
     with Client(real_node.endpoint) as client:
-        done = Exporter(client, HistoryFolder(str(history)), "sensors", ExportOptions(until_ms=between_ms)).run()
+        done = Exporter(client, HistoryFolder(str(history)).table("sensors"), ExportOptions(until_ms=between_ms)).run()
     assert done.rows == 30
     assert run() == expected
 

@@ -42,7 +42,7 @@ def publish(node: NodeProcess, begin: int, end: int) -> None:
 def numbers(folder: Path) -> list[int]:
     """Of the messages in the files that count, in ascending order."""
     found: list[int] = []
-    for each in HistoryFolder(str(folder)).manifest("sensors").files:
+    for each in HistoryFolder(str(folder)).table("sensors").state().files:
         found += (json.loads(payload)["n"] for payload in pq.read_table(folder / each.path)["payload"].to_pylist())
     return sorted(found)
 
@@ -62,7 +62,7 @@ def test_an_exporter_may_be_killed_anywhere(make_node: Callable[..., NodeProcess
         slow.send_signal(signal.SIGKILL)
         slow.wait(10)
     assert list(history.rglob("*.parquet"))
-    assert HistoryFolder(str(history)).manifest("sensors").number == 0
+    assert HistoryFolder(str(history)).parents() == []
     (done,) = run(*words)
     assert (done["rows"], done["lost"]) == (COUNT, 0)
     assert numbers(history) == list(range(COUNT))
@@ -73,11 +73,11 @@ def test_an_exporter_may_be_killed_anywhere(make_node: Callable[..., NodeProcess
     assert numbers(history) == list(range(COUNT + 10))
     (told,) = run("history", "verify", str(history))
     assert told["faults"] == []
-    (cleaned,) = run("history", "clean", str(history), "--older-than", "0")
+    (cleaned,) = run("history", "vacuum", str(history), "--keep-hours", "0")
     assert cleaned["removed"]
     (shown,) = run("history", "show", str(history))
     assert (shown["parent"], shown["records"], shown["lost"]) == ("sensors", COUNT + 10, 0)
-    first = HistoryFolder(str(history)).manifest("sensors").files[0]
+    first = HistoryFolder(str(history)).table("sensors").state().files[0]
     (history / first.path).unlink()
     (told,) = run("history", "verify", str(history), code=1)
     assert [fault["path"] for fault in told["faults"]] == [first.path]

@@ -59,7 +59,7 @@ def test_a_plain_installation_is_the_sdk(tmp_path: Path) -> None:
     code = "import cloud_sdk, cloud_sdk.blocking, record._frames"
     assert installed.run("python", "-c", code).stderr == ""
     assert "kernel: compiled" in installed.run("sluice", "version").stdout
-    for command, extra in (("serve", "node"), ("demo", "demo"), ("history show /nowhere", "spark")):
+    for command, extra in (("serve", "node"), ("demo", "demo"), ("history show /nowhere", "history")):
         told = installed.run("sluice", *command.split())
         assert told.returncode == 2
         assert re.fullmatch(rf"sluice \w+: \w+ is not installed: pip install 'sluicemq\[{extra}\]'\n", told.stderr)

@@ -1,4 +1,4 @@
-"""`sluice history export|show|verify|compact|clean`: export the log to Parquet files and maintain them."""
+"""`sluice history export|show|verify|compact|vacuum`: export the log to Delta or Iceberg tables and maintain them."""
 
 import sys
 import threading
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from cloud_sdk.blocking import Client
     from streaming.history.export import Exported
     from streaming.history.folder import HistoryFolder
-    from streaming.history.manifest import HistoryManifest
+    from streaming.history.iceberg_table import IcebergCatalog
+    from streaming.history.table import HistoryTable
+
+    _Tables = HistoryFolder | IcebergCatalog
 
 FAULTY: Final = 1
 _MIB: Final = 1 << 20
@@ -34,7 +37,7 @@ _MIB: Final = 1 << 20
 
 def add(subparsers: Subparsers) -> None:
     example = "sluice history export /mnt/history sensors orders"
-    about = "export the log to Parquet files, and maintain the exported files"
+    about = "export the log to Delta or Iceberg tables, and maintain them"
     actions = add_actions(declare(subparsers, "history", about, example))
     summary = "export the records that the history does not have yet"
     export = declare(actions, "export", summary, example, run_export)
@@ -44,17 +47,19 @@ def add(subparsers: Subparsers) -> None:
     summary = "merge small files of the same partition and date"
     compact = declare(actions, "compact", summary, "sluice history compact /mnt/history", run_compact)
     summary = "remove unused files: compacted ones, and those of exporters that were killed"
-    clean = declare(actions, "clean", summary, "sluice history clean /mnt/history", run_clean)
-    for action in (export, show, verify, compact, clean):
+    vacuum = declare(actions, "vacuum", summary, "sluice history vacuum /mnt/history", run_vacuum)
+    for action in (export, show, verify, compact, vacuum):
         action.add_argument("folder", metavar="FOLDER", help="the history: a path or a URI such as s3://bucket/folder")
         action.add_argument("parents", nargs="*", metavar="PARENT", help="parent topics (default: all)")
+        text = "Iceberg tables in this catalog, a name or an SQL URI such as sqlite:////srv/catalog.db (default: Delta)"
+        action.add_argument("--iceberg", metavar="CATALOG", help=text)
         add_json(action)
     text = "the size of the largest file, in MiB (default: 256)"
     for action in (export, compact):
         action.add_argument("--file-mib", type=positive, default=256, metavar="N", help=text)
     compact.add_argument("--today", action="store_true", help="also merge today's files, although more will follow")
-    text = "keep younger files, which may still be in use (default: 86400)"
-    clean.add_argument("--older-than", type=seconds, default=86_400.0, metavar="SECONDS", help=text)
+    text = "keep what versions of the last N hours need, and younger files (default: 168)"
+    vacuum.add_argument("--keep-hours", type=int, default=168, metavar="N", help=text)
     export.add_argument("--until", type=parse_time, metavar="TIME", help="export only records stored before this time")
     text = "repeat the export at this interval until Ctrl-C or SIGTERM"
     export.add_argument("--every", type=seconds, metavar="SECONDS", help=text)
@@ -66,40 +71,36 @@ def add(subparsers: Subparsers) -> None:
 
 
 def run_export(arguments: Arguments) -> int:
-    folder = _folder(arguments)
+    tables = _tables(arguments)
     with stopped_by_signals() as stopping, grpc_client.connect(arguments) as client:
         while True:
             began, failed = time.monotonic(), False
             for parent in arguments.parents or client.parents():
                 if not stopping.is_set():
-                    failed = not _export_parent(arguments, client, folder, parent, stopping) or failed
+                    failed = not _export_parent(arguments, client, tables, parent, stopping) or failed
             if arguments.every is None or stopping.wait(max(0.0, arguments.every - (time.monotonic() - began))):
                 return FAULTY if failed else 0
 
 
 def _export_parent(
-    arguments: Arguments, client: "Client", folder: "HistoryFolder", parent: str, stopping: threading.Event
+    arguments: Arguments, client: "Client", tables: "_Tables", parent: str, stopping: threading.Event
 ) -> bool:
     """Export one parent topic. Return whether that succeeded: a topic that cannot be exported does not stop the others,
     because devices choose the names."""
-    from streaming.history.manifest import HistoryError  # noqa: PLC0415
+    from streaming.history.table import HistoryError  # noqa: PLC0415
 
     try:
-        done = _export(arguments, client, folder, parent, stopping)
+        done = _export(arguments, client, tables.table(parent), stopping)
     except (HistoryError, OSError) as error:
         print(f"{arguments.full_name}: {error}", file=sys.stderr, flush=True)
         return False
-    facts: dict[str, Any] = asdict(done)
-    facts["spans"] = {number: [span["begin"], span["end"]] for number, span in facts["spans"].items()}
     lost = f", {done.lost} lost" if done.lost else ""
     text = f"{done.parent}: {done.rows} records in {done.files} files, {format_size(done.size)}{lost}"
-    print_result(arguments, facts, text)
+    print_result(arguments, asdict(done), text)
     return True
 
 
-def _export(
-    arguments: Arguments, client: "Client", folder: "HistoryFolder", parent: str, stopping: threading.Event
-) -> "Exported":
+def _export(arguments: Arguments, client: "Client", table: "HistoryTable", stopping: threading.Event) -> "Exported":
     from streaming.history.export import Exporter, ExportOptions  # noqa: PLC0415
 
     rate = arguments.max_mib_per_second
@@ -109,27 +110,26 @@ def _export(
         bytes_per_second=None if rate is None else rate * _MIB,
         allow_losses=arguments.allow_losses,
     )
-    return Exporter(client, folder, parent, options).run(stopping)
+    return Exporter(client, table, options).run(stopping)
 
 
 def run_show(arguments: Arguments) -> int:
-    for manifest in _manifests(arguments):
-        spans = manifest.spans()
-        first = min((each.first_ms for each in manifest.files), default=0)
-        last = max((each.last_ms for each in manifest.files), default=0)
+    for table in _chosen(arguments):
+        state = table.state()
+        spans, rows = state.spans(), sum(each.rows for each in state.files)
         facts: dict[str, Any] = {
-            "parent": manifest.parent,
-            "records": sum(each.rows for each in manifest.files),
-            "files": len(manifest.files),
-            "bytes": sum(each.size for each in manifest.files),
-            "replaced": len(manifest.replaced),
-            "lost": sum(span.end - span.begin for span in spans.values()) - sum(each.rows for each in manifest.files),
-            "first_ms": first,
-            "last_ms": last,
-            "spans": {str(number): [span.begin, span.end] for number, span in spans.items()},
+            "parent": table.parent,
+            "records": rows,
+            "files": len(state.files),
+            "bytes": sum(each.size for each in state.files),
+            "lost": sum(span.end - span.begin for span in spans.values()) - rows,
+            "first_ms": min((each.first_ms for each in state.files), default=0),
+            "last_ms": max((each.last_ms for each in state.files), default=0),
+            "spans": {str(number): [span.begin, span.end] for number, span in sorted(spans.items())},
         }
-        text = f"{manifest.parent}: {facts['records']} records in {facts['files']} files, {format_size(facts['bytes'])}"
-        text += f", stored from {format_time(first)} to {format_time(last)}; {facts['lost']} lost"
+        first, last = format_time(facts["first_ms"]), format_time(facts["last_ms"])
+        text = f"{table.parent}: {rows} records in {facts['files']} files, {format_size(facts['bytes'])}"
+        text += f", stored from {first} to {last}; {facts['lost']} lost"
         for number, span in sorted(spans.items()):
             text += f"\n  partition {number}: [{span.begin}, {span.end})"
         print_result(arguments, facts, text)
@@ -137,60 +137,56 @@ def run_show(arguments: Arguments) -> int:
 
 
 def run_verify(arguments: Arguments) -> int:
-    from streaming.history.verify import faults, orphans  # noqa: PLC0415
+    from streaming.history.verify import faults  # noqa: PLC0415
 
-    folder, faulty = _folder(arguments), False
-    for manifest in _manifests(arguments):
-        found, left = list(faults(folder, manifest)), orphans(folder, manifest)
+    faulty = False
+    for table in _chosen(arguments):
+        files = table.state().files
+        found = list(faults(table.folder, files))
         faulty = faulty or bool(found)
-        facts = {"parent": manifest.parent, "files": len(manifest.files), "orphans": left}
         lines = [f"FAULT: {fault.path}: {fault.problem}" for fault in found]
         state = f"{len(found)} of them faulty" if found else "no faults"
-        text = f"{manifest.parent}: {len(manifest.files)} files, {state}; {len(manifest.replaced)} compacted and"
-        lines.append(f"{text} {len(left)} abandoned files remain: `sluice history clean` removes them")
-        print_result(arguments, facts | {"faults": [asdict(each) for each in found]}, "\n".join(lines))
+        facts = {"parent": table.parent, "files": len(files), "faults": [asdict(each) for each in found]}
+        print_result(arguments, facts, "\n".join([*lines, f"{table.parent}: {len(files)} files, {state}"]))
     return FAULTY if faulty else 0
 
 
 def run_compact(arguments: Arguments) -> int:
-    from streaming.history.compaction import Compactor  # noqa: PLC0415
-
-    folder = _folder(arguments)
     before = None if arguments.today else datetime.now(UTC).date().isoformat()
     with stopped_by_signals() as stopping:
-        for manifest in _manifests(arguments):
-            done = Compactor(folder, manifest.parent, arguments.file_mib * _MIB, before).run(stopping)
-            text = f"{done.parent}: {done.old_files} files became {done.new_files}, {done.rows} records"
-            text += f", {format_size(done.old_size)} before and {format_size(done.new_size)} now"
-            print_result(arguments, asdict(done), text)
+        for table in _chosen(arguments):
+            done = table.compact(arguments.file_mib * _MIB, before, stopping)
+            print_result(arguments, asdict(done), f"{done.parent}: {done.old_files} files became {done.new_files}")
     return 0
 
 
-def run_clean(arguments: Arguments) -> int:
-    from streaming.history.compaction import clean_up  # noqa: PLC0415
-
-    folder = _folder(arguments)
-    for manifest in _manifests(arguments):
-        removed = clean_up(folder, manifest.parent, arguments.older_than)
-        facts = {"parent": manifest.parent, "removed": removed}
-        print_result(arguments, facts, f"{manifest.parent}: {len(removed)} files removed")
+def run_vacuum(arguments: Arguments) -> int:
+    for table in _chosen(arguments):
+        removed = table.vacuum(arguments.keep_hours)
+        facts = {"parent": table.parent, "removed": removed}
+        print_result(arguments, facts, f"{table.parent}: {len(removed)} files removed")
     return 0
 
 
-def _folder(arguments: Arguments) -> "HistoryFolder":
+def _tables(arguments: Arguments) -> "_Tables":
     from streaming.history.folder import HistoryFolder  # noqa: PLC0415
 
-    return HistoryFolder(arguments.folder)
+    folder = HistoryFolder(arguments.folder)
+    if arguments.iceberg is None:
+        return folder
+    from streaming.history.iceberg_table import IcebergCatalog  # noqa: PLC0415 - an extra
+
+    return IcebergCatalog(arguments.iceberg, folder)
 
 
-def _manifests(arguments: Arguments) -> "Sequence[HistoryManifest]":
-    """Return the manifests of the requested parent topics. Raises `HistoryError` when a topic has no history."""
-    from streaming.history.manifest import HistoryError  # noqa: PLC0415
+def _chosen(arguments: Arguments) -> "Sequence[HistoryTable]":
+    """Return the tables of the requested parent topics. Raises `HistoryError` when a topic has no history."""
+    from streaming.history.table import HistoryError  # noqa: PLC0415
 
-    folder = _folder(arguments)
-    known = folder.parents()
+    tables = _tables(arguments)
+    known = tables.parents()
     if missing := [each for each in arguments.parents if each not in known]:
         raise HistoryError(f"{arguments.folder} has no history of {', '.join(missing)}")
     if not known:
         raise HistoryError(f"there is no history in {arguments.folder}")
-    return [folder.manifest(parent) for parent in arguments.parents or known]
+    return [tables.table(parent) for parent in arguments.parents or known]
