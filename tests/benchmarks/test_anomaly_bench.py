@@ -1,12 +1,18 @@
 """The comparison of detectors: how alarms are counted, and how settings are chosen."""
 
+import os
+from pathlib import Path
+
 import pytest
 
-from benchmarks.anomaly.__main__ import cross_validated, tuned
+from benchmarks.anomaly.__main__ import cross_validated, judged, tuned
 from benchmarks.anomaly.rivals import Rival, alarms, ewma, mad, sigma
-from benchmarks.anomaly.series import Labelled, Score, chosen_on, held_out, score
+from benchmarks.anomaly.series import Labelled, Score, chosen_on, detector_alarms, held_out, labelled, score, total
 from streaming.pipelines.detector import Settings
 
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+NAB = Path(os.environ.get("NAB", SHARED / "nab"))
+NAB_MORE = Path(os.environ.get("NAB_MORE", SHARED / "nab-more"))
 STEADY = [(60.0 * n, float(n % 3)) for n in range(3000)]
 
 
@@ -49,3 +55,14 @@ def test_the_division_of_the_series_is_fixed() -> None:
     more = dict.fromkeys("dbca", empty)
     assert set(chosen_on({"x": empty}, more)) == {"x", "a", "c"}
     assert set(held_out(more)) == {"b", "d"}
+
+
+@pytest.mark.skipif(
+    not all((folder / "windows.json").is_file() for folder in (NAB, NAB_MORE)),
+    reason="the labelled series are not here (NAB=folder NAB_MORE=folder)",
+)
+def test_the_detector_stays_as_good_as_it_was() -> None:
+    """On the series that its settings were chosen on. The others are not looked at while the detector is changed."""
+    found = total(judged(detector_alarms, chosen_on(labelled(NAB), labelled(NAB_MORE))).values())
+    assert found.f1 >= 0.65
+    assert found.false_alarms <= 1.0
