@@ -8,8 +8,8 @@ from pyspark.sql import DataFrame
 
 from benchmarks.stream.works import FIXED, PARENT, Site, Work, drain, expect, windowed
 from cloud_sdk.blocking import Client
+from streaming.history.delta_table import DeltaFolder
 from streaming.history.export import Exporter, ExportOptions
-from streaming.history.folder import HistoryFolder
 from streaming.history.frame import read_records
 
 _FILE_BYTES: Final = 256 << 20  # as `sluice history` makes them
@@ -17,7 +17,7 @@ _FILE_BYTES: Final = 256 << 20  # as `sluice history` makes them
 
 def export(endpoint: str, folder: Path) -> None:
     """The rows, compacted as they are after a day."""
-    history = HistoryFolder(str(folder))
+    history = DeltaFolder(str(folder))
     with Client(endpoint) as client:
         Exporter(client, history.table(PARENT), ExportOptions(file_bytes=_FILE_BYTES)).run()
     history.table(PARENT).compact(_FILE_BYTES, None, threading.Event())

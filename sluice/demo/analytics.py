@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cloud_sdk.blocking import Client
 from sluice.demo.readings import PARENT, PAYLOAD_SCHEMA
+from streaming.history.delta_table import DeltaFolder
 from streaming.history.export import Exporter
-from streaming.history.folder import HistoryFolder
 from streaming.history.frame import read_records
 from streaming.pipelines.anomalies import alerts, anomalies
 from streaming.pipelines.chart import WindowRow, draw_statistics
@@ -162,7 +162,7 @@ def export_history(spark: SparkSession, endpoint: str, folder: Path) -> dict[str
     """Export the readings as history and read them back. Return figures for the summary."""
     history = str(folder / "history")
     with Client(endpoint) as client:
-        done = Exporter(client, HistoryFolder(history).table(PARENT)).run()
+        done = Exporter(client, DeltaFolder(history).table(PARENT)).run()
     read = read_records(spark, PARENT, history=history).select("partition", "offset")
     return {"exported": done.rows, "read_back": read.count(), "read_once": read.distinct().count()}
 

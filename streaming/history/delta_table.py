@@ -17,9 +17,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
 
 from streaming.history.file_writer import sync
-from streaming.history.folder import HistoryFolder, name_of
+from streaming.history.folder import HistoryFolder, name_of, parent_of
 from streaming.history.table import (
     PARTITIONED_BY,
     SCHEMA,
@@ -36,6 +37,19 @@ from streaming.history.table import (
 _PARTITIONS: Final = "sluice.partitions"  # the identifier with the number of partitions
 _FIELDS: Final = ("end", "last_offset", "last_position")  # of `Progress`
 _LOG: Final = "_delta_log"
+
+
+class DeltaFolder(HistoryFolder):
+    """A folder with a Delta table for each parent topic."""
+
+    def table(self, parent: str) -> "DeltaHistory":
+        """Return the table of a parent topic, which may not exist yet."""
+        return DeltaHistory(self, parent)
+
+    def parents(self) -> list[str]:
+        """List the parent topics with a history."""
+        names = [info.base_name for info in self.infos("") if info.type == fs.FileType.Directory]
+        return sorted(parent_of(name) for name in names if self.infos(f"{name}/{_LOG}"))
 
 
 class DeltaHistory:

@@ -1,19 +1,16 @@
-"""A history folder: a Delta table for each parent topic. It may be a path, `s3://bucket/folder?endpoint_override=…` or
+"""The folder of the files of a history. It may be a path, `s3://bucket/folder?endpoint_override=…` or
 `gs://bucket/folder`."""
 
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
 from streaming.history.table import HistoryError
-
-if TYPE_CHECKING:
-    from streaming.history.delta_table import DeltaHistory
 
 _PATTERN: Final = re.compile(r"[{}\[\]*?\\]")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -24,7 +21,7 @@ _NAMELESS: Final = "~."  # the parent topic of `/a`, whose first level is empty
 
 
 class HistoryFolder:
-    """The folder of the histories of parent topics. Raises `HistoryError` if it cannot be opened."""
+    """The folder of the tables of parent topics. Raises `HistoryError` if it cannot be opened."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -47,17 +44,6 @@ class HistoryFolder:
     def spark_pattern(self, name: str) -> str:
         """Return the path of a file for Spark, with the characters of Hadoop's patterns escaped."""
         return _PATTERN.sub(r"\\\g<0>", self.spark_path(name))
-
-    def table(self, parent: str) -> "DeltaHistory":
-        """Return the table of a parent topic, which may not exist yet."""
-        from streaming.history.delta_table import DeltaHistory  # noqa: PLC0415 - tasks of Spark do not need it
-
-        return DeltaHistory(self, parent)
-
-    def parents(self) -> list[str]:
-        """List the parent topics with a history."""
-        names = [info.base_name for info in self.infos("") if info.type == fs.FileType.Directory]
-        return sorted(parent_of(name) for name in names if self.infos(f"{name}/_delta_log"))
 
     def infos(self, name: str, *, recursive: bool = False) -> list[fs.FileInfo]:
         """List a folder; a missing one is empty."""

@@ -56,7 +56,9 @@ def read_records(
     parts: list[DataFrame] = []
     state = HistoryState()
     if history is not None:
-        folder = HistoryFolder(history)
+        from streaming.history.delta_table import DeltaFolder  # noqa: PLC0415 - most queries have no history
+
+        folder = DeltaFolder(history)
         state = folder.table(parent).state()
         if log is None and not state.progress:
             raise HistoryError(f"{history} has no history of {parent!r}; there are: {', '.join(folder.parents())}")

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from streaming.history.folder import HistoryFolder
 from streaming.history.table import HistoryFile, HistoryState, Span
+
+if TYPE_CHECKING:
+    from streaming.history.delta_table import DeltaFolder
 
 _BEGIN: Final = attrgetter("begin")
 
@@ -38,7 +40,7 @@ class HistoryIndex:
 
     def __init__(self, uri: str | None) -> None:
         self.uri = uri
-        self._folder = None if uri is None else HistoryFolder(uri)
+        self._folder = None if uri is None else _opened(uri)
         self._known: dict[str, _Files] = {}
 
     def parents(self) -> list[str]:
@@ -90,3 +92,9 @@ class HistoryIndex:
             state = HistoryState() if self._folder is None else self._folder.table(parent).state()
             known = self._known[parent] = _Files.of(state)
         return known
+
+
+def _opened(uri: str) -> "DeltaFolder":
+    from streaming.history.delta_table import DeltaFolder  # noqa: PLC0415 - most queries have no history
+
+    return DeltaFolder(uri)

@@ -19,7 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from cloud_sdk.blocking import Client
 from streaming.history import delta_table, file_writer, iceberg_table
-from streaming.history.delta_table import DeltaHistory
+from streaming.history.delta_table import DeltaFolder, DeltaHistory
 from streaming.history.export import Exported, Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder, name_of, parent_of
 from streaming.history.iceberg_table import IcebergCatalog, IcebergHistory
@@ -45,10 +45,9 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
 
 
 def opened(kind: str, path: Path) -> Table:
-    folder = HistoryFolder(str(path / "history"))
     if kind == "delta":
-        return folder.table("sensors")
-    return IcebergCatalog(f"sqlite:///{path}/catalog.db", folder).table("sensors")
+        return DeltaFolder(str(path / "history")).table("sensors")
+    return IcebergCatalog(f"sqlite:///{path}/catalog.db", HistoryFolder(str(path / "history"))).table("sensors")
 
 
 def export(client: Client, table: Table, **options: object) -> Exported:
@@ -414,8 +413,8 @@ def test_faults_are_found(node: FakeNode, client: Client, table: Table):
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_any_parent_has_a_table(node: FakeNode, client: Client, kind: str, tmp_path: Path):
     parents = ["", "$SYS", "%", "..", "a b", "a=b", "sensors", "ä", "~7E."]
-    folder = HistoryFolder(str(tmp_path / "h"))
-    tables = folder if kind == "delta" else IcebergCatalog(f"sqlite:///{tmp_path}/catalog.db", folder)
+    folder, catalog = str(tmp_path / "h"), f"sqlite:///{tmp_path}/catalog.db"
+    tables = DeltaFolder(folder) if kind == "delta" else IcebergCatalog(catalog, HistoryFolder(folder))
     assert tables.parents() == []
     for parent in parents:
         assert "/" not in name_of(parent)
@@ -429,7 +428,7 @@ def test_any_parent_has_a_table(node: FakeNode, client: Client, kind: str, tmp_p
 def test_a_table_of_something_else_is_refused(tmp_path: Path):
     DeltaTable.create(str(tmp_path / "sensors"), pa.schema([("a", pa.int64())]))
     with pytest.raises(HistoryError, match="other columns than a history"):
-        HistoryFolder(str(tmp_path)).table("sensors").progress()
+        DeltaFolder(str(tmp_path)).table("sensors").progress()
 
 
 def test_a_damaged_log_of_a_table_is_said(node: FakeNode, client: Client, tmp_path: Path):

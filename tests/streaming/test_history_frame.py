@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from cloud_sdk.arrow import SCHEMA as ARROW_SCHEMA
 from cloud_sdk.blocking import Client
 from sluice.demo.analytics import export_history
+from streaming.history.delta_table import DeltaFolder
 from streaming.history.export import Exporter, ExportOptions
-from streaming.history.folder import HistoryFolder
 from streaming.history.frame import read_records
 from streaming.history.table import HistoryError
 from streaming.source.columns import SCHEMA
@@ -37,7 +37,7 @@ HOUR_MS = 3_600_000
 
 def export(node: FakeNode, folder: Path, until_ms: int | None = None) -> None:
     with Client(node.endpoint) as client:
-        Exporter(client, HistoryFolder(str(folder)).table("sensors"), ExportOptions(until_ms=until_ms)).run()
+        Exporter(client, DeltaFolder(str(folder)).table("sensors"), ExportOptions(until_ms=until_ms)).run()
 
 
 def offsets(frame: "DataFrame") -> list[tuple[int, int]]:
@@ -186,7 +186,7 @@ def test_a_query_planned_before_a_compaction_succeeds(spark: "SparkSession", nod
     else:
         frame = spark.read.format("sluice").options(**given).load()
         frame.collect()  # it is planned once
-    table = HistoryFolder(str(tmp_path)).table("sensors")
+    table = DeltaFolder(str(tmp_path)).table("sensors")
     assert table.compact(1 << 30, None, threading.Event()).new_files == 1
     assert offsets(frame) == all_of(0, 0, 20)
     node.begins[0] = 20
@@ -207,7 +207,7 @@ def test_damage_is_an_error_even_if_spark_ignores_corrupt_files(
     node.publish(0, 2000, size=100)
     node.publish(1, 20)
     export(node, tmp_path)
-    file = next(each for each in HistoryFolder(str(tmp_path)).table("sensors").state().files if each.partition == 0)
+    file = next(each for each in DeltaFolder(str(tmp_path)).table("sensors").state().files if each.partition == 0)
     path = tmp_path / file.path
     if damage == "missing":
         path.unlink()
@@ -246,7 +246,7 @@ def test_a_store_that_java_does_not_know_is_read_by_tasks(
     node.publish(1, 4)
     export(node, tmp_path)
     node.publish(1, 2)
-    monkeypatch.setattr(HistoryFolder, "spark_path", lambda _self, name: f"nobodys://x/{name}")
+    monkeypatch.setattr(DeltaFolder, "spark_path", lambda _self, name: f"nobodys://x/{name}")
     both = read_records(spark, "sensors", history=str(tmp_path), log={"endpoint": node.endpoint})
     assert both.columns == SCHEMA.names
     assert offsets(both) == [*all_of(0, 0, 30), *all_of(1, 0, 6)]

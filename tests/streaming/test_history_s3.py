@@ -17,8 +17,8 @@ from cloud_sdk.blocking import Client
 from sluice.cli import main
 from sluice.demo.engine_servers import SeaweedServers, ServerMissing
 from streaming.history import delta_table
+from streaming.history.delta_table import DeltaFolder
 from streaming.history.export import Exporter
-from streaming.history.folder import HistoryFolder
 from streaming.history.frame import read_records
 from streaming.history.table import HistoryChanged, Progress
 from tests.streaming.conftest import S3_ENVIRONMENT, FakeNode
@@ -73,7 +73,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 
 def export(node: FakeNode, history: str) -> None:
     with Client(node.endpoint) as client:
-        Exporter(client, HistoryFolder(history).table("sensors")).run()
+        Exporter(client, DeltaFolder(history).table("sensors")).run()
 
 
 def offsets(frame: "DataFrame") -> list[tuple[int, int]]:
@@ -114,7 +114,7 @@ def test_of_two_exporters_at_once_one_succeeds(node: FakeNode, history: str, mon
     node.publish(0, 4)
     export(node, history)
     node.publish(0, 4)
-    table, other = HistoryFolder(history).table("sensors"), HistoryFolder(history).table("sensors")
+    table, other = DeltaFolder(history).table("sensors"), DeltaFolder(history).table("sensors")
     read = delta_table._progress
     entered: list[bool] = []
 

@@ -39,8 +39,8 @@ from gateway.node.rpc_server import RpcServer
 from gateway.rpc.limits import RpcLimits
 from store.config import StoreConfig
 from store.engine import Engine
+from streaming.history.delta_table import DeltaFolder
 from streaming.history.export import Exporter
-from streaming.history.folder import HistoryFolder
 from streaming.source.batch import BatchReader
 from streaming.source.options import SourceOptions
 
@@ -135,7 +135,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 def export(address: str, folder: Path) -> None:
     with BlockingClient(address) as client:
         for parent in ("a", "", "$q"):
-            Exporter(client, HistoryFolder(str(folder)).table(parent)).run()
+            Exporter(client, DeltaFolder(str(folder)).table(parent)).run()
 
 
 def filters_of(rows: list[dict[str, Any]]) -> st.SearchStrategy[Filter]:

@@ -24,8 +24,8 @@ from cloud_sdk.blocking import Client
 from store.config import StoreConfig
 from store.engine import Engine
 from streaming.failures import failure_of
+from streaming.history.delta_table import DeltaFolder
 from streaming.history.export import Exporter, ExportOptions
-from streaming.history.folder import HistoryFolder
 from streaming.option_values import OptionError
 from streaming.sink import writers
 from streaming.sink.columns import messages_of, sink_options
@@ -247,7 +247,7 @@ def test_a_batch_is_written_once_also_when_an_exporter_continued(
     for commit in (checkpoint / "commits").iterdir():
         commit.unlink()
     with Client(real_node.endpoint) as client:
-        done = Exporter(client, HistoryFolder(str(history)).table("sensors"), ExportOptions(until_ms=between_ms)).run()
+        done = Exporter(client, DeltaFolder(str(history)).table("sensors"), ExportOptions(until_ms=between_ms)).run()
     assert done.rows == 30
     assert run() == expected
 

@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 from pyspark.errors import PySparkException
 
 from cloud_sdk.blocking import Client
+from streaming.history.delta_table import DeltaFolder
 from streaming.history.export import Exporter
-from streaming.history.folder import HistoryFolder
 from streaming.sql import Catalog, QueryError, message_of, run
 from tests.streaming.conftest import STORED_MS, FakeNode
 
@@ -43,7 +43,7 @@ def test_of_a_stack_the_last_words_are_said() -> None:
 def test_tables_are_made_when_a_query_names_them(spark: "SparkSession", node: FakeNode, tmp_path: Path) -> None:
     node.publish(0, 8)
     with Client(node.endpoint) as client:
-        Exporter(client, HistoryFolder(str(tmp_path)).table("sensors")).run()
+        Exporter(client, DeltaFolder(str(tmp_path)).table("sensors")).run()
     node.publish(0, 2)
     query = (
         "WITH s AS (SELECT * FROM sensors) SELECT count(*) n, max(int(text)) last FROM s JOIN sensors USING (offset)"

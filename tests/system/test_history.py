@@ -15,7 +15,7 @@ import pytest
 
 from cloud_sdk import Credentials, OutgoingMessage
 from cloud_sdk.blocking import Client
-from streaming.history.folder import HistoryFolder
+from streaming.history.delta_table import DeltaFolder
 from tests.system.conftest import NodeProcess
 
 COUNT = 4_000
@@ -42,7 +42,7 @@ def publish(node: NodeProcess, begin: int, end: int) -> None:
 def numbers(folder: Path) -> list[int]:
     """Of the messages in the files that count, in ascending order."""
     found: list[int] = []
-    for each in HistoryFolder(str(folder)).table("sensors").state().files:
+    for each in DeltaFolder(str(folder)).table("sensors").state().files:
         found += (json.loads(payload)["n"] for payload in pq.read_table(folder / each.path)["payload"].to_pylist())
     return sorted(found)
 
@@ -62,7 +62,7 @@ def test_an_exporter_may_be_killed_anywhere(make_node: Callable[..., NodeProcess
         slow.send_signal(signal.SIGKILL)
         slow.wait(10)
     assert list(history.rglob("*.parquet"))
-    assert HistoryFolder(str(history)).parents() == []
+    assert DeltaFolder(str(history)).parents() == []
     (done,) = run(*words)
     assert (done["rows"], done["lost"]) == (COUNT, 0)
     assert numbers(history) == list(range(COUNT))
@@ -77,7 +77,7 @@ def test_an_exporter_may_be_killed_anywhere(make_node: Callable[..., NodeProcess
     assert cleaned["removed"]
     (shown,) = run("history", "show", str(history))
     assert (shown["parent"], shown["records"], shown["lost"]) == ("sensors", COUNT + 10, 0)
-    first = HistoryFolder(str(history)).table("sensors").state().files[0]
+    first = DeltaFolder(str(history)).table("sensors").state().files[0]
     (history / first.path).unlink()
     (told,) = run("history", "verify", str(history), code=1)
     assert [fault["path"] for fault in told["faults"]] == [first.path]

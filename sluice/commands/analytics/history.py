@@ -24,12 +24,12 @@ from sluice.node import grpc_client
 
 if TYPE_CHECKING:
     from cloud_sdk.blocking import Client
+    from streaming.history.delta_table import DeltaFolder
     from streaming.history.export import Exported
-    from streaming.history.folder import HistoryFolder
     from streaming.history.iceberg_table import IcebergCatalog
     from streaming.history.table import HistoryTable
 
-    _Tables = HistoryFolder | IcebergCatalog
+    _Tables = DeltaFolder | IcebergCatalog
 
 FAULTY: Final = 1
 _MIB: Final = 1 << 20
@@ -169,14 +169,14 @@ def run_vacuum(arguments: Arguments) -> int:
 
 
 def _tables(arguments: Arguments) -> "_Tables":
-    from streaming.history.folder import HistoryFolder  # noqa: PLC0415
-
-    folder = HistoryFolder(arguments.folder)
     if arguments.iceberg is None:
-        return folder
-    from streaming.history.iceberg_table import IcebergCatalog  # noqa: PLC0415 - an extra
+        from streaming.history.delta_table import DeltaFolder  # noqa: PLC0415
 
-    return IcebergCatalog(arguments.iceberg, folder)
+        return DeltaFolder(arguments.folder)
+    from streaming.history.folder import HistoryFolder  # noqa: PLC0415
+    from streaming.history.iceberg_table import IcebergCatalog  # noqa: PLC0415
+
+    return IcebergCatalog(arguments.iceberg, HistoryFolder(arguments.folder))
 
 
 def _chosen(arguments: Arguments) -> "Sequence[HistoryTable]":
