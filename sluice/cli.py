@@ -26,7 +26,7 @@ PACKAGES: Final = ("cloud_sdk", "gateway", "matcher", "notify", "record", "sluic
 EXPECTED: Final = {
     "cloud_sdk.errors": "SluiceError",
     "store.errors": "StoreError",
-    "streaming.history.table": "HistoryError",
+    "streaming.history.errors": "HistoryError",
     "streaming.java": "JavaNotFound",
     "streaming.sql": "QueryError",
 }

@@ -19,6 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
+from streaming.history.errors import HistoryChanged, HistoryError
 from streaming.history.file_writer import sync
 from streaming.history.folder import HistoryFolder, name_of, parent_of
 from streaming.history.table import (
@@ -26,8 +27,6 @@ from streaming.history.table import (
     SCHEMA,
     STATISTICS,
     Compacted,
-    HistoryChanged,
-    HistoryError,
     HistoryFile,
     HistoryState,
     Progress,

@@ -13,8 +13,9 @@ from typing import Final
 
 from cloud_sdk.blocking import Client
 from cloud_sdk.message import PartitionBounds
+from streaming.history.errors import HistoryChanged, HistoryError
 from streaming.history.partition_export import PartitionExport
-from streaming.history.table import HistoryChanged, HistoryError, HistoryTable, Progress
+from streaming.history.table import HistoryTable, Progress
 
 _COMMIT_S: Final = 30.0  # a killed export repeats at most this much work and the files being written
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from streaming.history.table import HistoryError
+from streaming.history.errors import HistoryError
 
 _PATTERN: Final = re.compile(r"[{}\[\]*?\\]")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

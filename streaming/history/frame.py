@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from streaming.history.errors import HistoryError
 from streaming.history.folder import HistoryFolder, name_of
-from streaming.history.table import HistoryError, HistoryFile, HistoryState
+from streaming.history.table import HistoryFile, HistoryState
 from streaming.source.columns import SCHEMA, checked
 from streaming.source.files import file_batches
 from streaming.source.offsets import Offsets, offsets_to_json

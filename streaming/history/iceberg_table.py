@@ -19,18 +19,9 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableA
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform
 
+from streaming.history.errors import HistoryChanged, HistoryError
 from streaming.history.folder import HistoryFolder, name_of, parent_of
-from streaming.history.table import (
-    PARTITIONED_BY,
-    SCHEMA,
-    Compacted,
-    HistoryChanged,
-    HistoryError,
-    HistoryFile,
-    HistoryState,
-    Progress,
-    fragments,
-)
+from streaming.history.table import PARTITIONED_BY, SCHEMA, Compacted, HistoryFile, HistoryState, Progress, fragments
 
 NAMESPACE: Final = "sluice"
 _PROGRESS: Final = "sluice.progress"  # the property: {partition: [end, last offset, last position]}

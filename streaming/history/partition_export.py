@@ -6,8 +6,9 @@ from cloud_sdk.arrow import record_batch
 from cloud_sdk.blocking import Client
 from cloud_sdk.errors import OffsetOutOfRange
 from cloud_sdk.message import Batch
+from streaming.history.errors import HistoryError
 from streaming.history.file_writer import FileWriter, by_date
-from streaming.history.table import HistoryError, HistoryFile, HistoryTable, Progress
+from streaming.history.table import HistoryFile, HistoryTable, Progress
 
 _PAGE_BYTES = 4 << 20
 

@@ -7,26 +7,16 @@ far each partition is exported. It is part of the table, and changes in the tran
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
 from cloud_sdk.arrow import SCHEMA as RECORD_SCHEMA
-
-if TYPE_CHECKING:
-    from streaming.history.folder import HistoryFolder
+from streaming.history.folder import HistoryFolder
 
 SCHEMA: Final = RECORD_SCHEMA.append(pa.field("date", pa.date32(), nullable=False))
 PARTITIONED_BY: Final = ("date", "partition")
 STATISTICS: Final = ("offset", "stored_at", "position")  # the columns whose bounds are kept for each file
-
-
-class HistoryError(RuntimeError):
-    """A history cannot be read or continued. The message names the part and the problem."""
-
-
-class HistoryChanged(HistoryError):
-    """Another writer has changed the same history meanwhile."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -95,7 +85,7 @@ class HistoryTable(Protocol):
     """The table of a parent topic, which may not exist yet. Raises `HistoryError` and `OSError`."""
 
     parent: str
-    folder: "HistoryFolder"
+    folder: HistoryFolder
     data: str  # the folder of the data files, below the history's folder
 
     def progress(self) -> dict[int, Progress]:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from streaming.history.errors import HistoryError
 from streaming.history.folder import HistoryFolder
-from streaming.history.table import HistoryError
 from streaming.source.planning import FileRange
 from streaming.source.topics import pattern_of
 

@@ -20,11 +20,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from cloud_sdk.blocking import Client
 from streaming.history import delta_table, file_writer, iceberg_table
 from streaming.history.delta_table import DeltaFolder, DeltaHistory
+from streaming.history.errors import HistoryChanged, HistoryError
 from streaming.history.export import Exported, Exporter, ExportOptions
 from streaming.history.folder import HistoryFolder, name_of, parent_of
 from streaming.history.iceberg_table import IcebergCatalog, IcebergHistory
 from streaming.history.partition_export import PartitionExport
-from streaming.history.table import SCHEMA, Compacted, HistoryChanged, HistoryError, HistoryFile, Progress, Span
+from streaming.history.table import SCHEMA, Compacted, HistoryFile, Progress, Span
 from streaming.history.verify import faults
 from tests.streaming.conftest import STORED_MS, FakeNode
 

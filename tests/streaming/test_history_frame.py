@@ -18,9 +18,9 @@ from cloud_sdk.arrow import SCHEMA as ARROW_SCHEMA
 from cloud_sdk.blocking import Client
 from sluice.demo.analytics import export_history
 from streaming.history.delta_table import DeltaFolder
+from streaming.history.errors import HistoryError
 from streaming.history.export import Exporter, ExportOptions
 from streaming.history.frame import read_records
-from streaming.history.table import HistoryError
 from streaming.source.columns import SCHEMA
 from streaming.source.options import SourceOptions
 from streaming.source.stream import StreamReader

@@ -18,9 +18,10 @@ from sluice.cli import main
 from sluice.demo.engine_servers import SeaweedServers, ServerMissing
 from streaming.history import delta_table
 from streaming.history.delta_table import DeltaFolder
+from streaming.history.errors import HistoryChanged
 from streaming.history.export import Exporter
 from streaming.history.frame import read_records
-from streaming.history.table import HistoryChanged, Progress
+from streaming.history.table import Progress
 from tests.streaming.conftest import S3_ENVIRONMENT, FakeNode
 
 if TYPE_CHECKING:

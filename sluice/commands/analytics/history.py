@@ -87,7 +87,7 @@ def _export_parent(
 ) -> bool:
     """Export one parent topic. Return whether that succeeded: a topic that cannot be exported does not stop the others,
     because devices choose the names."""
-    from streaming.history.table import HistoryError  # noqa: PLC0415
+    from streaming.history.errors import HistoryError  # noqa: PLC0415
 
     try:
         done = _export(arguments, client, tables.table(parent), stopping)
@@ -181,7 +181,7 @@ def _tables(arguments: Arguments) -> "_Tables":
 
 def _chosen(arguments: Arguments) -> "Sequence[HistoryTable]":
     """Return the tables of the requested parent topics. Raises `HistoryError` when a topic has no history."""
-    from streaming.history.table import HistoryError  # noqa: PLC0415
+    from streaming.history.errors import HistoryError  # noqa: PLC0415
 
     tables = _tables(arguments)
     known = tables.parents()
