@@ -14,6 +14,7 @@ from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source, current_source
+from gateway.rpc.visibility import why_unreadable
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
 from store.api import Ordering, PopRequest, Receipts, Start, Store
 
@@ -95,6 +96,8 @@ class ReceiveCalls:
                 received.receipts.append(Receipts(run.queue, offset, 1, run.deliveries))
         try:
             await require_consuming(self._store, source)  # the rights may have changed during the wait
+            if why := why_unreadable(popped.dead_letters):
+                raise RocketError(pb.FORBIDDEN, why)
         except BaseException:
             await asyncio.shield(self._groups.return_leases(source, received.receipts))
             raise

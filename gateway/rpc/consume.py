@@ -26,7 +26,7 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.rights import PREFIX, Rights
 from gateway.rpc.status import UNREADABLE, RequestError, abort, invalid
-from gateway.rpc.visibility import CALLER
+from gateway.rpc.visibility import CALLER, require_letters
 from store.api import Ordering, PopResult
 from store.errors import StoreError
 
@@ -266,6 +266,7 @@ class ConsumeStream:
         is_sent = False
         try:
             await self._require_rights()  # the rights may have changed during the wait
+            require_letters(popped.dead_letters)
             async with self._writing:
                 reply = pb.ConsumeReply(batch=number, settled=self._ready_answers(), runs=wire_runs(popped.runs))
                 reply.frames = b"".join([run.data for run in popped.runs])

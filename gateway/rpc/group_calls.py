@@ -14,7 +14,7 @@ from gateway.rpc.queue_names import display_name
 from gateway.rpc.request_fields import group_name, member_name, parent_name, within
 from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import RequestError, invalid
-from gateway.rpc.visibility import caller_user, is_group_visible
+from gateway.rpc.visibility import caller_user, is_group_visible, require_letters
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
 from store.api import (
@@ -75,7 +75,7 @@ class GroupCalls:
         source, pop = member.source, member.request
         wait_s = min(request.wait_ms, self._limits.max_wait_ms) / 1_000
         if not request.done and not request.again:
-            return _reply(await self.groups.receive(source, pop, wait_s), ())
+            return self._answer(member, await self.groups.receive(source, pop, wait_s), ())
         settlement = self.settlement(source, request)
         settling = asyncio.create_task(
             self.settle(source, settlement, pop.member, pop.max_deliveries)
@@ -86,7 +86,17 @@ class GroupCalls:
             settling.cancel()  # does not undo a settlement that was appended
             raise
         try:
-            return _reply(popped, await settling)
+            stale = await settling
+        except BaseException:
+            self.return_leases(member, popped)
+            raise
+        return self._answer(member, popped, stale)
+
+    def _answer(self, member: GroupMember, popped: PopResult, stale: Sequence[Receipts]) -> pb.ReceiveReply:
+        """The reply with these messages. Raises `RequestError`, and returns them, if the caller may not read them."""
+        try:
+            require_letters(popped.dead_letters)
+            return _reply(popped, stale)
         except BaseException:
             self.return_leases(member, popped)
             raise

@@ -1,5 +1,6 @@
 """Filters lists for a caller: a right to `#` does not cover topics that begin with `$`."""
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Final
 
@@ -9,7 +10,7 @@ import record
 from gateway.auth.callers import Caller
 from gateway.rpc.status import RequestError
 from matcher.names import is_shared
-from store.api import Action, Child, GroupState, GroupStore, Resource
+from store.api import Action, Child, DeadLetter, GroupState, GroupStore, Resource
 
 CALLER: Final[ContextVar[Caller | None]] = ContextVar("caller", default=None)  # of the call of this task
 REVOKED: Final = "the user was changed or removed"
@@ -59,6 +60,25 @@ def is_group_visible(state: GroupState) -> bool:
 def may_read_group(caller: Caller, state: GroupState) -> bool:
     """Whether the caller may read all queues of a group."""
     return all(caller.may_read(name) for name in map(_filter_of, [each.queue for each in state.queues]) if name)
+
+
+def why_unreadable(letters: Sequence[DeadLetter]) -> str:
+    """Why the caller may not have these dead letters: it may not read the queues that they come from. "": it may.
+
+    The group may have been removed since they were given up, and with it the knowledge which queues these were.
+    """
+    caller = CALLER.get()
+    if caller is not None and caller.permissions is not None:
+        for name in {_filter_of(letter.queue) for letter in letters}:
+            if name and not caller.may_read(name):
+                return f"there are dead letters of {name.decode()}, which may not be subscribed to"
+    return ""
+
+
+def require_letters(letters: Sequence[DeadLetter]) -> None:
+    """Raise `RequestError` unless the caller may have these dead letters."""
+    if why := why_unreadable(letters):
+        raise RequestError(grpc.StatusCode.PERMISSION_DENIED, why)
 
 
 async def may_use_group(store: GroupStore, caller: Caller, group: bytes, action: Action = Action.SUB) -> bool:

@@ -14,6 +14,7 @@ from gateway.auth.credentials.access_keys import AccessKeys, AccessKeysError, Si
 from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from tests.gateway.conftest import MakeNode, make_node
+from tests.gateway.management.world import engine_of, give_up, store_messages
 from tests.gateway.people import change_password, set_rules, set_user
 from tests.gateway.raw import RawClient
 from tests.gateway.rocketmq.test_rocket_service import GROUP, TOPIC, Wire
@@ -167,6 +168,20 @@ async def test_a_group_belongs_to_the_user_who_created_it(node: Node) -> None:
     await set_rules(node, "shop", *rules, "allow SUB group:group")
     for name, request in [*calls.items(), ("ReceiveMessage", dead)]:
         assert await code(node, signed("AK-2", b"another"), name, request) != pb.FORBIDDEN, name
+
+
+async def test_dead_letters_of_a_removed_group_need_the_right_to_where_they_come_from(node: Node) -> None:
+    """A right to `#` does not cover topics that begin with `$`, and nobody knows any more what the group read."""
+    await store_messages(node, (b"$plant/x", b"secret"))
+    await give_up(node, GROUP.name.encode(), b"$plant", 1)
+    await engine_of(node).remove_group(GROUP.name.encode())
+    rules = "allow subscribe #", f"allow SUB group:{GROUP.name}"
+    await set_rules(node, "billing", *rules)
+    dead = receive(pb.Resource(name=f"%DLQ%{GROUP.name}"))
+    for _ in range(2):  # the second time there is a group, which has nothing but these dead letters
+        assert await code(node, signed(), "ReceiveMessage", dead) == pb.FORBIDDEN
+    await set_rules(node, "billing", *rules, "allow subscribe $plant/#")
+    assert await code(node, signed(), "ReceiveMessage", dead) == pb.OK
 
 
 async def test_recall_and_end_transaction_require_the_right_to_publish(node: Node) -> None:

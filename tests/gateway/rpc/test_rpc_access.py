@@ -23,6 +23,7 @@ from gateway.node.node import Node
 from store.api import Commit, HeldMessage, topic_queue
 from tests.gateway.authority import Authority
 from tests.gateway.conftest import MakeNode, make_node
+from tests.gateway.management.world import engine_of, give_up, store_messages
 from tests.gateway.people import change_password, remove_user, set_rules, set_user
 from tests.waiting import PATIENCE_S, until
 
@@ -400,9 +401,28 @@ async def test_a_right_to_everything_excludes_dollar_topics(node: Node) -> None:
         await alice.remove_group("open")
 
 
-async def dead_letter(asking: Client, group: str) -> None:
+async def test_dead_letters_of_a_removed_group_need_the_right_to_where_they_come_from(node: Node) -> None:
+    """One by one, and in a stream. Nobody knows any more what the group read."""
+    await store_messages(node, (b"$plant/x", b"secret"))
+    for group in (b"billing", b"shipping"):
+        await give_up(node, group, b"$plant", 1)
+        await engine_of(node).remove_group(group)
+    rules = "allow subscribe #", "allow SUB group:*"
+    await set_rules(node, "alice", *rules)
+    async with client(node) as alice:
+        with pytest.raises(NotAllowed, match=r"dead letters of \$plant/#"):
+            await dead_letter(alice, "billing", from_earliest=True, max_records=1, max_bytes=100)
+        with pytest.raises(NotAllowed, match=r"dead letters of \$plant/#"):
+            async with alice.dead_letters("shipping") as letters:
+                await anext(aiter(letters))
+        await set_rules(node, "alice", *rules, "allow subscribe $plant/#")
+        async with alice.dead_letters("billing") as letters:
+            assert (await anext(aiter(letters))).payload == b"secret"
+
+
+async def dead_letter(asking: Client, group: str, **more: int) -> None:
     """Ask for one; there is none."""
-    request = pb.ReceiveRequest(group=group, dead_letters=True, invisible_ms=1000)
+    request = pb.ReceiveRequest(group=group, dead_letters=True, invisible_ms=1000, **more)
     assert not (await asking._connection.call(lambda stub: stub.Receive, request)).runs
 
 
