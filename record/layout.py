@@ -117,3 +117,5 @@ class Kind(IntEnum):
     BAN_ENDED = 41
     GROUP_PAUSED = 42
     GROUP_RESUMED = 43
+    ACCESS_REQUESTED = 44
+    ACCESS_DECIDED = 45

@@ -387,6 +387,26 @@ class BanEnded(ControlRecord, frozen=True):
     until_ms: int = 0
 
 
+class AccessRequested(ControlRecord, frozen=True):
+    """The user, who is the subject, asks for a rule."""
+
+    kind = Kind.ACCESS_REQUESTED
+    rule: Rule
+    until_ms: int  # nobody has decided by then: it has expired
+    reason: bytes = b""
+
+
+class AccessDecided(ControlRecord, frozen=True):
+    """A request of the user, who is the subject, is open no more. Ignored when it is not open. The rule, if it was
+    approved, has a record of its own."""
+
+    kind = Kind.ACCESS_DECIDED
+    request: int  # position of its record
+    outcome: int  # an `Outcome`
+    by: bytes = b""
+    reason: bytes = b""
+
+
 # --- producers and gateways
 
 

@@ -14,6 +14,7 @@ from matcher.names import parent_of
 from record.layout import HEADER_SIZE, REFERENCE
 from store import find
 from store.api import (
+    AccessRequest,
     Ban,
     Bounds,
     ChildPage,
@@ -218,6 +219,9 @@ class Queries:
     async def sessions_of(self, user_name: bytes, after: bytes | None) -> tuple[list[bytes], bytes | None]:
         return self._views.sessions.of_user(user_name, after, _MAX_ROWS)
 
+    async def session_count_of(self, user_name: bytes) -> int:
+        return self._views.sessions.count_of(user_name)
+
     def session_count(self) -> int:
         return self._views.sessions.count
 
@@ -416,6 +420,15 @@ class Queries:
 
     async def ban_count(self) -> int:
         return self._views.access.ban_count.value
+
+    async def access_request(self, number: int) -> AccessRequest | None:
+        return self._views.access_requests.open_one(number)
+
+    async def open_access_requests(self, user: bytes | None = None) -> list[AccessRequest]:
+        return self._views.access_requests.all_open(user)
+
+    async def decided_access_requests(self, before: int, limit: int) -> list[AccessRequest]:
+        return self._views.access_requests.decided_before(before, min(limit, _MAX_ROWS))
 
     def _group_queue(self, queue: bytes, floor: int, following: int, unfinished: int) -> GroupQueueState:
         bounds = self._views.bounds((queue,))[0]

@@ -1,8 +1,9 @@
-"""The audit log: who logged in, what was denied, and what was administered, as one JSON object a line.
+"""The audit log: who logged in, what was denied, and what was administered, as one JSON object a line, and as messages.
 
-Noting an event costs no I/O: a task writes the lines twice a second, in a thread. Above a rate, events that differ only
-in their resource are counted, and each such sum is one line a minute. The files of a process have a bounded size and
-number. An event names no payload, no password and no key.
+Noting an event costs no I/O: a task writes the lines twice a second, in a thread, and publishes them
+(`gateway.auth.audit_topic`). Above a rate, events that differ only in their resource are counted, and each such sum is
+one line a minute. The files of a process have a bounded size and number. An event names
+no payload, no password and no key.
 """
 
 import asyncio
@@ -10,14 +11,17 @@ import logging
 import os
 from contextlib import suppress
 from pathlib import Path
+from random import randint
 from time import monotonic, time
 from typing import Final, NamedTuple
 
 import orjson
 
+from gateway.auth.audit_topic import AuditTopic
 from gateway.config.audit import AuditConfig
 from gateway.net.token_bucket import TokenBucket
 from gateway.observe.throttled_log import ThrottledLog
+from store.api import LogStore
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,7 @@ class Event(NamedTuple):
     rule: str = ""  # that decided
     why: str = ""
     request: str = ""  # its id
+    sample: int = 0  # of about so many allowed decisions this is the one that is noted; 0: all are
 
 
 class _Sum:
@@ -60,9 +65,12 @@ class _Sum:
 class AuditLog:
     """Writes the events of a process. Create it on the loop, and `stop` it."""
 
-    def __init__(self, config: AuditConfig, process: str) -> None:
-        """process: name of the process, by which its files are called."""
-        self.is_on = bool(config.folder)
+    def __init__(self, config: AuditConfig, process: str, store: LogStore | None = None) -> None:
+        """process: name of the process, by which its files are called. store: of the topic; None: it has none."""
+        self.is_on = config.is_on
+        self.sample = config.sample if config.is_on else 0  # see `AuditConfig`
+        self._until_sample = 1  # decisions
+        self._topic = AuditTopic(store) if config.topic and store is not None else None
         self._process = process.replace("/", "-")
         self._config = config
         self._buckets: dict[tuple[str, bool], TokenBucket] = {}  # by kind of event, and whether it was allowed
@@ -77,7 +85,7 @@ class AuditLog:
         if not self.is_on:
             return
         if self._may_write(event, monotonic()) and len(self._lines) < _MAX_LINES:
-            self._lines.append(self._line(event, _now_ms()))
+            self._write(event.event, self._line(event, _now_ms()))
             return
         key = event._replace(resource="", client="", request="", rule="", why="")
         if key not in self._sums and len(self._sums) >= _MAX_SUMS:
@@ -85,6 +93,19 @@ class AuditLog:
         if key not in self._sums and len(self._sums) >= 2 * _MAX_SUMS:
             key = Event(event.event, event.allowed, "")
         self._sums.setdefault(key, _Sum()).count += 1
+
+    def is_sampled(self) -> bool:
+        """Whether this allowed decision is to be noted. At a constant distance, what repeats itself would hide."""
+        self._until_sample -= 1
+        if self._until_sample > 0:
+            return False
+        self._until_sample = randint(1, 2 * self.sample - 1)
+        return True
+
+    def _write(self, kind: str, line: bytes) -> None:
+        self._lines.append(line)
+        if self._topic is not None:
+            self._topic.add(kind, line[:-1])
 
     def _may_write(self, event: Event, now: float) -> bool:
         """Whether an event has a line of its own. A flood of denials must not hide who logs in, or what is changed."""
@@ -94,14 +115,16 @@ class AuditLog:
             bucket = self._buckets[kind] = TokenBucket(self._config.max_rate, self._config.max_rate, now)
         return bucket.try_spend(now)
 
-    def stop(self) -> None:
-        """Write what is left, and end."""
+    async def stop(self) -> None:
+        """Write what is left, and end. The store must still be open."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
             self._take_sums()
             self._append(self._take_lines())
             self.is_on = False
+            if self._topic is not None:
+                await self._topic.stop()
 
     async def _run(self) -> None:
         while True:
@@ -110,6 +133,8 @@ class AuditLog:
                 self._take_sums()
             if self._lines:
                 await asyncio.to_thread(self._append, self._take_lines())
+            if self._topic is not None:
+                self._topic.flush()
 
     def _take_lines(self) -> bytes:
         lines, self._lines = self._lines, []
@@ -117,14 +142,14 @@ class AuditLog:
 
     def _take_sums(self) -> None:
         for event, summed in self._sums.items():
-            self._lines.append(self._line(event, _now_ms(), summed))
+            self._write(event.event, self._line(event, _now_ms(), summed))
         self._sums = {}
         self._sums_at = monotonic() + _SUM_S
 
     def _line(self, event: Event, now_ms: int, summed: _Sum | None = None) -> bytes:
         fields: dict[str, object] = {"time_ms": now_ms, "process": self._process}
         for name, value in event._asdict().items():
-            if value != "":
+            if value != "" and (value or name != "sample"):
                 fields[name] = value[:_MAX_TEXT] if isinstance(value, str) else value
         if summed is not None:
             fields |= {"count": summed.count, "since_ms": summed.first}
@@ -140,7 +165,7 @@ class AuditLog:
 
     def _append(self, data: bytes) -> None:
         """Append lines to the newest file, and begin another one when it is full. Logs what fails."""
-        if not data:
+        if not data or not self._config.folder:
             return
         path = self._path(0)
         try:

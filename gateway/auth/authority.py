@@ -7,6 +7,7 @@ together.
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from time import time
 from typing import Final
 
@@ -19,13 +20,13 @@ from gateway.auth.credentials.passwords import Passwords
 from gateway.auth.credentials.scram import ITERATIONS, mock_user
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
-from gateway.auth.rules.permissions import Permissions, RuleBook
+from gateway.auth.rules.permissions import Permissions, RuleBook, SampledPermissions
 from gateway.auth.rules.roles import rules_in_order
 from gateway.config.audit import AuditConfig
 from gateway.config.auth import USERS, AuthConfig
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.destination import parse_destination
-from store.api import Commit, Rule, Store, StoredWill, User, UserState
+from store.api import Action, Commit, Rule, Store, StoredWill, User, UserState
 from store.commit_listeners import ACCOUNTS
 
 _MAX_ACCOUNTS: Final = 16_384  # users in the cache
@@ -87,7 +88,7 @@ class Authority:
 
     async def stop(self) -> None:
         self.passwords.stop()
-        self.audit.stop()
+        await self.audit.stop()
         await self._chain.close()
 
     def on_change(self, listener: ChangeListener) -> None:
@@ -144,7 +145,11 @@ class Authority:
             if account.state.is_disabled:
                 raise UserDisabled
             source = identity.source if account.names_sources else ""
-            identity.permissions = account.permissions(identity.client_id, identity.allows_by_default, source)
+            permissions = account.permissions(identity.client_id, identity.allows_by_default, source)
+            if self.audit.sample:
+                tell = partial(identity.note_topic, self.audit, True, Action.PUB)
+                permissions = SampledPermissions(permissions, identity.client_id, tell)
+            identity.permissions = permissions
             identity.changes = changes
         return True
 

@@ -62,18 +62,21 @@ class Caller(Identity):
         return self.permissions is None or self.permissions.may_publish(topic)
 
     def may_read(self, topic_filter: bytes) -> bool:
-        return self.permissions is None or self.permissions.may_subscribe(topic_filter)
+        allowed = self.permissions is None or self.permissions.may_subscribe(topic_filter)
+        if allowed and self._audit is not None and self._audit.sample:
+            self.note_topic(self._audit, True, Action.SUB, topic_filter)
+        return allowed
 
-    def note_denial(self, action: str, resource: str, why: str, rule: str = "") -> None:
-        """Note in the audit log that the caller was refused something. action: PUB, SUB, or a method."""
+    def note_denial(self, action: str, resource: str, why: str) -> None:
+        """Note in the audit log that the caller was refused something. action: a method."""
         if self._audit is not None and self._audit.is_on:
-            subject = {"user": self.user_name.decode(errors="replace"), "source": self.source}
-            self._audit.note(Event(AUTHORIZATION, False, action, resource, **subject, why=why, rule=rule))
+            user = self.user_name.decode(errors="replace")
+            self._audit.note(Event(AUTHORIZATION, False, action, resource, user, source=self.source, why=why))
 
     def note_denied_topic(self, action: Action, topic: bytes, why: str) -> None:
         """Note in the audit log that the caller may not PUB to a topic, or SUB to a filter."""
-        rule = self.denying_rule(action, topic)
-        self.note_denial(action.name or "", f"topic:{topic.decode(errors='replace')}", why, rule)
+        if self._audit is not None:
+            self.note_topic(self._audit, False, action, topic, why)
 
     def may_list(self, topic_filter: bytes) -> bool:
         """Whether it may know of all topics that the filter matches."""

@@ -1,9 +1,11 @@
 """The identity of a client: who it is, how that was proven, and what it may do."""
 
+from gateway.auth.audit import AUTHORIZATION, AuditLog, Event
 from gateway.auth.authenticators.authenticator import Grant
 from gateway.auth.rules.permissions import Permissions
 from gateway.auth.rules.rule_text import rule_text
 from gateway.auth.rules.sources import host_of
+from matcher.reserved import AUDIT, is_below, read_filter
 from store.api import Action, User
 
 
@@ -41,10 +43,27 @@ class Identity:
         """See `gateway.auth.rules.sources.host_of`. Computed each time, because hardly any rules ask for it."""
         return host_of(self.peer)
 
-    def denying_rule(self, action: Action, topic: bytes) -> str:
-        """The rule because of which PUB of a topic or SUB of a filter is denied; "": no rule allows it."""
-        rule = None if self.permissions is None else self.permissions.rule_that_denies(action, topic)
-        return "" if rule is None else rule_text(rule)
+    def note_topic(self, audit: AuditLog, allowed: bool, action: Action, topic: bytes, why: str = "") -> None:
+        """Note in the audit log that the client may, or may not, PUB to a topic or SUB to a filter. Of what is allowed
+        only some is noted, see `AuditConfig.sample`."""
+        if not audit.is_on or (allowed and not (audit.sample and audit.is_sampled())):
+            return
+        if allowed and is_below(read_filter(topic), AUDIT):
+            return  # who reads the events would make more of them
+        rule = None if self.permissions is None else self.permissions.deciding_rule(action, topic)
+        event = Event(
+            AUTHORIZATION,
+            allowed,
+            action.name or "",
+            f"topic:{topic.decode(errors='replace')}",
+            user=self.user_name.decode(errors="replace"),
+            client=self.client_id.decode(errors="replace"),
+            source=self.source,
+            rule="" if rule is None else rule_text(rule),
+            why=why,
+            sample=audit.sample if allowed else 0,
+        )
+        audit.note(event)
 
     def prove(self, user: User | Grant) -> None:
         """Record that the client has proven to be this user."""

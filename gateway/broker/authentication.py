@@ -8,7 +8,7 @@ from time import time
 from typing import Final, NoReturn
 
 from gateway.auth.attempts import source_of
-from gateway.auth.audit import AUTHENTICATION, AUTHORIZATION, Event
+from gateway.auth.audit import AUTHENTICATION, Event
 from gateway.auth.authenticators.authenticator import Credentials, Grant
 from gateway.auth.authority import (
     WRONG,
@@ -79,20 +79,14 @@ class Authentication:
         """Note an authentication in the audit log."""
         audit = self._authority.audit
         if audit.is_on:
-            subject = {"user": user.decode(errors="replace"), "client": client_id.decode(errors="replace")}
+            name, client = user.decode(errors="replace"), client_id.decode(errors="replace")
             source = host_of(connection.peer())
-            audit.note(Event(AUTHENTICATION, not refusal, action, **subject, source=source, why=refusal))
+            audit.note(Event(AUTHENTICATION, not refusal, action, "", name, client, source, why=refusal))
 
-    def note_denial(self, connection: Connection, action: Action, topic: bytes) -> None:
-        """Note in the audit log that rules deny a message or a filter."""
-        audit, identity = self._authority.audit, connection.identity
-        if audit.is_on and identity is not None:
-            subject = {"user": identity.user_name.decode(errors="replace"), "source": identity.source}
-            client = identity.client_id.decode(errors="replace")
-            resource = f"topic:{topic.decode(errors='replace')}"
-            name = action.name or ""
-            rule = identity.denying_rule(action, topic)
-            audit.note(Event(AUTHORIZATION, False, name, resource, **subject, client=client, rule=rule))
+    def note_topic(self, connection: Connection, allowed: bool, action: Action, topic: bytes) -> None:
+        """Note in the audit log that rules allow or deny a message or a filter, see `Identity.note_topic`."""
+        if connection.identity is not None:
+            connection.identity.note_topic(self._authority.audit, allowed, action, topic)
 
     async def _identify(self, connection: Connection, packet: Connect, client_id: bytes) -> Identity:
         admission = connection.admission

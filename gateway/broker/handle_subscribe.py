@@ -10,6 +10,7 @@ from gateway.broker.session_checkpoint import (
     records_of_unsubscribed,
     records_without,
 )
+from gateway.broker.user_limits import UserLimits
 from gateway.config.mqtt import MqttConfig
 from gateway.connection.connection import Connection
 from gateway.connection.handle_publish import PACKET_ID_IN_USE
@@ -41,6 +42,12 @@ from store.api import Action, Appended, Store, StoredSubscription, Wants
 from store.errors import StoreError
 
 _QUEUES: Final = 128  # whose ends are asked for in one turn of the loop
+
+
+def _names(session: Session) -> set[bytes]:
+    """The names of the session's subscriptions, and of those that are about to be made."""
+    names = {*session.subscribing.names, *session.subscriptions.filters(), *session.shares, *session.retained}
+    return names | session.bounded_replays.keys()
 
 
 def _histories(session: Session) -> int:
@@ -77,6 +84,7 @@ class SubscribeHandler:
         config: MqttConfig,
         spawn: Callable[[Coroutine[object, None, None]], None],
         send_sys_values: Callable[[Subscription], None],
+        limits: UserLimits,
     ) -> None:
         self._store = store
         self._router = router
@@ -84,6 +92,7 @@ class SubscribeHandler:
         self._shared = shared
         self._config = config
         self._spawn = spawn
+        self._limits = limits
         self._send_sys_values = send_sys_values  # to a new subscription below `$SYS`
 
     def subscribe(self, connection: Connection, packet: Subscribe) -> None:
@@ -104,8 +113,7 @@ class SubscribeHandler:
     def _read_requests(
         self, connection: Connection, session: Session, packet: Subscribe, coming: PendingSubscribe
     ) -> list[SubscribeRequest]:
-        names = {*session.subscribing.names, *session.subscriptions.filters(), *session.shares, *session.retained}
-        names |= session.bounded_replays.keys()
+        names = _names(session)
         properties = dict(packet.user_properties)
         words = properties.get(PROPERTY, b"")
         requests: list[SubscribeRequest] = []
@@ -118,7 +126,10 @@ class SubscribeHandler:
                 if shared > self._config.max_shared_subscriptions:
                     request.reason = ReasonCode.QUOTA_EXCEEDED
                     request.why = b"the session has as many shared subscriptions as it may"
+            if request.reason is ReasonCode.QUOTA_EXCEEDED:
+                connection.counters.subscriptions_full += 1
             if request.is_granted:
+                connection.requests.allowed(connection, Action.SUB, request.topic_filter)
                 names.add(request.name)
                 if is_shared(request.topic_filter):
                     self._shared.grant(request.topic_filter)
@@ -126,6 +137,7 @@ class SubscribeHandler:
                     name = request.name if request.is_bounded else replay_name(request.topic_filter)
                     session.subscribing.add(coming, [name])
             requests.append(request)
+        self._limits.subscribed(connection, len(names))
         return requests
 
     async def _begin(
@@ -293,8 +305,11 @@ class SubscribeHandler:
             return ReasonCode.TOPIC_FILTER_INVALID, why
         if is_shared(topic_filter) and not self._shared.may_join((topic_filter,)):
             return ReasonCode.QUOTA_EXCEEDED, b"the node has as many shared subscriptions as it may"
-        if request.name not in names and len(names) >= self._config.max_subscriptions:
-            return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
+        if request.name not in names:
+            if len(names) >= connection.admission.max_subscriptions:
+                return ReasonCode.QUOTA_EXCEEDED, b"the session has as many subscriptions as it may"
+            if not self._limits.may_subscribe(connection, len(names)):
+                return ReasonCode.QUOTA_EXCEEDED, b"the clients of the user have as many subscriptions as they may"
         if request.name in names:
             request.start = None  # it goes on where it is
         elif request.is_log_replay and _histories(session) >= self._config.max_replays:
@@ -420,6 +435,8 @@ class SubscribeHandler:
             known = [self._detach(session, name) or name in coming for name in group]
             reasons.append(ReasonCode.SUCCESS if any(known) else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         session.exchanges.detach(names)
+        if self._limits.counts_subscriptions:
+            self._limits.subscribed(connection, len(_names(session)))
         unknown = ReasonCode.NO_SUBSCRIPTION_EXISTED in reasons
         why = connection.explain(b"there was no subscription with such a filter") if unknown else None
         reply = unsuback(connection.version, packet.packet_id, reasons, why, connection.maximum_packet_size)

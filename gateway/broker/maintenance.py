@@ -1,4 +1,5 @@
-"""Maintenance of one store, in its own process: due wills, expired sessions and bans, and cleanup after dead nodes."""
+"""Maintenance of one store, in its own process: due wills, expired sessions, bans and requests for access, and cleanup
+after dead nodes."""
 
 import asyncio
 import logging
@@ -14,13 +15,13 @@ from gateway.broker.wills import Wills
 from gateway.observe.counters import Counters
 from matcher.names import is_shared
 from store import control
-from store.api import subscription_queue
+from store.api import Outcome, subscription_queue
 from store.engine import Engine
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-SWEEP_SECONDS: Final = 5.0  # between checks for expired sessions and bans
+SWEEP_SECONDS: Final = 5.0  # between checks for what has expired
 _PAGE: Final = 1000
 
 
@@ -82,8 +83,9 @@ class Maintenance:
                     if len(expired) < _PAGE or not ended:
                         break  # sessions in use are found again later
                 await self._end_bans()
+                await self._expire_requests()
             except StoreError as error:
-                log.error("ending expired sessions and bans failed: %s", error)
+                log.error("ending expired sessions, bans and requests for access failed: %s", error)
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def _end_bans(self) -> None:
@@ -95,6 +97,14 @@ class Maintenance:
             await append(self._store, [control.BanEnded(ban.until_ms).frame(ban.target) for ban in over])
             after = page[-1].target
             await asyncio.sleep(0)
+
+    async def _expire_requests(self) -> None:
+        """Close the requests for access on which nobody decided in time. Raises StoreError."""
+        now = int(time() * 1000)
+        over = [each for each in await self._store.open_access_requests() if each.until_ms <= now]
+        expired = int(Outcome.EXPIRED)
+        frames = [control.AccessDecided(each.number, expired).frame(each.user) for each in over]
+        await append(self._store, frames)
 
 
 class SplitMaintenance(Maintenance):

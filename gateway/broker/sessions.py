@@ -91,8 +91,16 @@ class Sessions:
         self.shared_subscriptions = SharedSubscriptions(store, config, counters, ownership.name, self._store_failed)
         self.open_sessions: dict[bytes, tuple[Session, Connection]] = {}
         self.sys_topics = SysTopics(store, router, counters, self.open_sessions, config.sys_interval_s, ownership)
+        self._user_limits = UserLimits(config, counters)
         self._subscriptions = SubscribeHandler(
-            store, router, self._catch_up, self.shared_subscriptions, config, self._spawn, self.sys_topics.send_values
+            store,
+            router,
+            self._catch_up,
+            self.shared_subscriptions,
+            config,
+            self._spawn,
+            self.sys_topics.send_values,
+            self._user_limits,
         )
         self._connack = Connack(config)
         self._restore = SessionRestore(router)
@@ -107,7 +115,6 @@ class Sessions:
             self._spawn,
         )
         self._authority = authority
-        self._user_limits = UserLimits(config, counters)
         self._authentication = Authentication(store, authority, counters, self._connections, self._spawn)
         self.client_locks = ClientLocks()
         self.wills = Wills(store, counters, self.client_locks.lock, authority.may_send_will)
@@ -167,6 +174,7 @@ class Sessions:
             client_id = self._admit(connection, packet)
             identity = await self._authentication.identify(connection, packet, client_id)
             self._connack.check(connection, packet, identity)
+            self._user_limits.admit(connection, identity)
             try:
                 async with self.client_locks.lock(client_id):
                     await self._open(connection, packet, identity)
@@ -244,7 +252,7 @@ class Sessions:
             self._authentication.refuse_session(connection, identity, "the session of this client id is another user's")
         fresh = packet.clean_start or state is None or _has_expired(state)
         epoch = 1 if state is None else state.epoch + 1
-        window = min(packet.receive_maximum, self._config.max_in_flight)
+        window = min(packet.receive_maximum, connection.admission.max_in_flight)
         frames, wills = await self.wills.overdue(client_id, None if fresh else state)
         gateway = self._ownership.name
         if expiry > 0 or state is not None:
@@ -268,7 +276,7 @@ class Sessions:
         )
         session.open(is_recorded=expiry > 0 or state is not None)
         try:
-            await self._record_open(frames, is_new=state is None and expiry > 0)
+            await self._record_open(frames, identity.user_name, is_new=state is None and expiry > 0)
         except asyncio.CancelledError:
             # The node stops, and the records are on their way: its next start is not to take it for a connection.
             self._close_session(session, packet.will, is_sent=False)
@@ -315,6 +323,7 @@ class Sessions:
         session.set_durable(session.expiry_interval > 0 or state is not None)
         if state is not None:
             self._restore.restore(session, state)
+            self._user_limits.subscribed(connection, len(state.subscriptions))
         self.open_sessions[session.client_id] = (session, connection)
         aliases = min(packet.topic_alias_maximum, self._config.max_topic_aliases)
         connection.aliases = TopicAliases(aliases) if aliases else None
@@ -377,18 +386,28 @@ class Sessions:
         if ending is not None:
             await asyncio.shield(ending)  # others wait for it too
 
-    async def _record_open(self, frames: list[bytes], is_new: bool) -> None:
+    async def _record_open(self, frames: list[bytes], user: bytes, is_new: bool) -> None:
         """Append the first records of a connection. Raises ClientRefused and StoreError."""
         if not is_new:
             await append(self._store, frames)
             return
+        why = ""
         if self._store.session_count() + self._beginning >= self._config.max_sessions:
-            raise ClientRefused(ReasonCode.QUOTA_EXCEEDED, "the node has as many sessions as mqtt.max_sessions allows")
+            why = "the node has as many sessions as mqtt.max_sessions allows"
+        elif user and self._config.max_user_sessions:
+            count = await self._store.session_count_of(user) + self._user_limits.beginning(user)
+            if count >= self._config.max_user_sessions:
+                why = "the user has as many sessions as mqtt.max_user_sessions allows"
+        if why:
+            self._counters.sessions_full += 1
+            raise ClientRefused(ReasonCode.QUOTA_EXCEEDED, why)
         self._beginning += 1
+        self._user_limits.begin(user, 1)
         try:
             await append(self._store, frames)
         finally:
             self._beginning -= 1
+            self._user_limits.begin(user, -1)
 
     # --- SUBSCRIBE, UNSUBSCRIBE
 
@@ -402,7 +421,10 @@ class Sessions:
         self._authentication.auth(connection, packet)
 
     def denied(self, connection: Connection, action: Action, topic: bytes) -> None:
-        self._authentication.note_denial(connection, action, topic)
+        self._authentication.note_topic(connection, False, action, topic)
+
+    def allowed(self, connection: Connection, action: Action, topic: bytes) -> None:
+        self._authentication.note_topic(connection, True, action, topic)
 
     def _connections(self) -> list[Connection]:
         return [connection for _, connection in self.open_sessions.values()]

@@ -48,6 +48,10 @@ class ListenerConfig:
     publish_rate_bytes: int = bounded(
         0, 0, 1 << 40, "Bytes of messages that a connection may publish.", "bytes per second", live=True
     )
+    max_in_flight: int = bounded(
+        0, 0, 32_768, "Messages with QoS 1 or 2 that a client has not acknowledged.", "messages", live=True
+    )
+    max_subscriptions: int = bounded(0, 0, 1_000_000, "Subscriptions of a session.", live=True)
     connect_timeout: int = bounded(0, 0, 3600, "Time for the PROXY header, TLS and CONNECT.", "seconds", live=True)
     certificates: list[CertificateConfig] = setting(
         _NO_CERTIFICATES, "The certificates to show. The first one is also for names that no other has."

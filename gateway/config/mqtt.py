@@ -43,6 +43,9 @@ class MqttConfig:
     connect_rate: int = bounded(
         0, 0, 1_000_000, "Connections that a listener accepts. 0: no limit.", "per second", live=True
     )
+    client_connect_rate: int = bounded(
+        0, 0, 1_000_000, "CONNECTs of one client id, in each process. 0: no limit.", "per minute"
+    )
     publish_rate: int = bounded(
         0,
         0,
@@ -56,6 +59,13 @@ class MqttConfig:
     )
     max_user_connections: int = bounded(
         0, 0, 10_000_000, "Connections of one user at a time, in each process. 0: no limit."
+    )
+    user_connect_rate: int = bounded(
+        0, 0, 1_000_000, "CONNECTs of one user, in each process. 0: no limit.", "per minute"
+    )
+    max_user_sessions: int = bounded(0, 0, 1 << 40, "Durable sessions of one user. 0: no limit.", live=True)
+    max_user_subscriptions: int = bounded(
+        0, 0, 1 << 40, "Subscriptions of all connected clients of one user, in each process. 0: no limit."
     )
     user_publish_rate: int = bounded(
         0,

@@ -30,6 +30,9 @@ class RequestCallbacks(UnreachedMessages, Protocol[ConnectionT_contra]):
     def denied(self, connection: ConnectionT_contra, action: Action, topic: bytes) -> None:
         """Rules deny a message to a topic, or a filter."""
 
+    def allowed(self, connection: ConnectionT_contra, action: Action, topic: bytes) -> None:
+        """Rules allow a filter."""
+
     def auth(self, connection: ConnectionT_contra, packet: Auth) -> None: ...
 
     def lost(self, connection: ConnectionT_contra, clean: bool) -> None:

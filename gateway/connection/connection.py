@@ -83,6 +83,7 @@ class Connection(PublishHandler):
         self.identity: Identity | None = None  # from CONNACK on
         self.forget_expiry: Callable[[], None] | None = None  # stops the timer that ends it with its credentials
         self.counted_user: bytes = b""  # among whose connections it counts; b"": none
+        self.counted_subscriptions: int = 0  # among those of that user
         self.enhanced_auth: EnhancedAuthentication | None = None  # an authentication with AUTH packets is under way
         self.early: list[Packet] | None = None  # packets behind a CONNECT that is being served
         self.deferred: list[Packet] | None = None  # SUBSCRIBE or UNSUBSCRIBE behind uncommitted messages, and the rest

@@ -44,6 +44,7 @@ def of_figures(figures: pb.Figures, recent: dict[str, int], period_s: float) -> 
         ("logins_failed", "Wrong user names or passwords"),
         ("messages_refused", "Messages of devices that were not accepted"),
         ("messages_dropped", "Messages that did not reach a subscriber"),
+        ("limits_reached", "Connections and subscriptions that a limit of clients and users has refused"),
         ("protocol_errors", "Connections that were closed because of a protocol error"),
     ):
         if recent.get(field):
@@ -58,6 +59,14 @@ def of_groups(groups: list[pb.GroupSummary]) -> list[Alarm]:
         return []
     total, of = letters(sum(each.dead_letters for each in dead)), counted(len(dead), "group", "groups")
     return [Alarm(False, f"Somebody has to decide about {total} of {of}.", "dead-letters")]
+
+
+def of_access_requests(requests: list[pb.AccessRequest], has_more: bool) -> list[Alarm]:
+    waiting = sum(each.may_decide for each in requests)
+    if not waiting:
+        return []
+    what = f"At least {count(waiting)} requests" if has_more else counted(waiting, "request", "requests")
+    return [Alarm(False, f"{what} for access: somebody has to decide.", "requests")]
 
 
 def of_cluster(status: pb.ClusterStatus) -> list[Alarm]:

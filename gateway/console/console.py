@@ -18,6 +18,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import parse_qsl
 
+import grpc
 from aiohttp import web
 from yarl import URL
 
@@ -30,6 +31,7 @@ from gateway.console.assets import Assets
 from gateway.console.live import LiveStreams, Sampler
 from gateway.console.pages import (
     access,
+    access_requests,
     audit,
     bans,
     clients,
@@ -100,6 +102,7 @@ _PAGES: Final[tuple[tuple[str, str, str, str, Page], ...]] = (
     ("access", "access", "Access", "access.html", access.access),
     ("user", "access", "User", "user.html", access.user),
     ("roles", "access", "Roles", "roles.html", roles.roles),
+    ("requests", "access", "Requests for access", "requests.html", access_requests.requests),
     ("bans", "access", "Bans", "bans.html", bans.bans),
     ("audit", "access", "Audit log", "audit.html", audit.audit),
     ("store", "store", "Store", "store.html", storage.store),
@@ -130,6 +133,9 @@ _ACTIONS: Final[Mapping[str, Action]] = {
     "user-roles": access.set_roles,
     "role-change": roles.change,
     "role-delete": roles.delete,
+    "request-ask": access_requests.ask,
+    "request-approve": access_requests.approve,
+    "request-decline": access_requests.decline,
     "ban-add": bans.add,
     "ban-end": bans.end,
     "configuration-reload": storage.reload,
@@ -254,7 +260,8 @@ class Console:
             session = await self._session(request)
         except StoreError:
             session = None
-        values = {"section": section, "title": title, "why": str(error)}
+        is_denied = code is grpc.StatusCode.PERMISSION_DENIED
+        values = {"section": section, "title": title, "why": str(error), "is_denied": is_denied}
         return await self._page("error.html", session, values, HTTP_STATUS.get(code, 500))
 
     # --- sessions

@@ -41,6 +41,13 @@ _COUNTERS: Final = (
     ("sluice_mqtt_wills_sent", "Will messages published", "wills_sent"),
     ("sluice_mqtt_wills_denied", "Wills denied by rules", "wills_denied"),
     ("sluice_mqtt_users_full", "Clients refused because their user has too many connections", "users_full"),
+    (
+        "sluice_mqtt_connects_too_fast",
+        "Clients refused because they or their user connect too often",
+        "connects_too_fast",
+    ),
+    ("sluice_mqtt_sessions_full", "Clients refused because there are too many sessions", "sessions_full"),
+    ("sluice_mqtt_subscriptions_full", "Filters refused because of a limit on their number", "subscriptions_full"),
     ("sluice_mqtt_sessions_denied", "Clients refused because of another user's client id", "sessions_denied"),
 )
 _GAUGES: Final = (

@@ -29,6 +29,7 @@ class Method:
     rights: Sequence[options_pb2.Right]  # that its caller must have, all of them
     takes_long: bool  # it may take minutes
     is_traffic: bool  # applications call it for their messages
+    of_users: bool  # every user may call it for itself, without a rule
     verb: str  # of HTTP: GET, POST, PUT or DELETE
     path: str  # of HTTP, with fields of the request in braces
     has_body: bool  # the HTTP request has a JSON object with the other fields; else they are in the query
@@ -41,7 +42,7 @@ class Method:
     @property
     def changes(self) -> bool:
         """Whether it changes something, and is not only a look."""
-        return any(right.action in _CHANGES for right in self.rights)
+        return any(right.action in _CHANGES for right in self.rights) or (self.of_users and self.verb != "GET")
 
 
 PACKAGE: Final[str] = pb.DESCRIPTOR.package
@@ -60,6 +61,7 @@ def _method(about: MethodDescriptor) -> Method:
         tuple(extensions[options_pb2.requires]),
         extensions[options_pb2.takes_long],
         extensions[options_pb2.is_traffic],
+        extensions[options_pb2.of_users],
         verb.upper(),
         getattr(rule, verb),
         bool(rule.body),

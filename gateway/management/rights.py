@@ -13,8 +13,9 @@ from gateway.auth.authority import Authority
 from gateway.auth.callers import Caller
 from gateway.auth.rules.sources import host_of
 from gateway.management.methods import Method
-from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC, Action, Kind, Right
+from gateway.management.proto.options_pb2 import GET, LIST, PUB, SUB, TOPIC, Action, Kind, Right
 from gateway.rpc.status import RequestError
+from matcher.names import has_wildcard
 
 REQUEST_ID: Final = "x-request-id"  # header, or metadata
 _ALL_TOPICS: Final = "#"
@@ -37,6 +38,9 @@ class Manager(Protocol):
         `StoreError`.
         """
 
+    async def is_denied(self, action: Action, kind: Kind, name: str) -> bool:
+        """Whether a rule denies this, which no rule needs to allow. kind: not a topic. Raises `StoreError`."""
+
 
 class NodeUser:
     """The node's own user, or root, on the administration socket. A super user."""
@@ -52,6 +56,9 @@ class NodeUser:
 
     async def may(self, _action: Action, _kind: Kind, _name: str, _is_prefix: bool = False) -> bool:
         return True
+
+    async def is_denied(self, _action: Action, _kind: Kind, _name: str) -> bool:
+        return False
 
 
 NODE_USER: Final = NodeUser()
@@ -81,11 +88,19 @@ class RemoteManager:
             return True
         if kind != TOPIC:
             return permissions.decide(action_bit(action), int(kind), name.encode(), is_prefix) is True
-        if action == PUB:
+        if action == PUB and not has_wildcard(name.encode()):
             return permissions.may_publish(name.encode())
         if action == SUB:
             return permissions.may_subscribe(name.encode())
-        return permissions.may_look(action_bit(action), name.encode())
+        if action in (LIST, GET):
+            return permissions.may_look(action_bit(action), name.encode())
+        return permissions.decide_topics(action_bit(action), name.encode()) is True
+
+    async def is_denied(self, action: Action, kind: Kind, name: str) -> bool:
+        if self.caller.is_revoked:
+            return True
+        permissions = await self._authority.permissions(self.caller, host_of(self.source))
+        return permissions is not None and permissions.decide(action_bit(action), int(kind), name.encode()) is False
 
 
 def action_bit(action: Action) -> int:
@@ -113,8 +128,11 @@ def resource_of(right: Right, request: Message) -> str:
 
 async def require(manager: Manager, method: Method, request: Message) -> None:
     """Raise `RequestError` unless the caller may make this call. Raises `StoreError`."""
+    if method.of_users and not manager.name:
+        text = f"{method.name} is for users: log in with a name (with the command: --host and --username)"
+        raise RequestError(grpc.StatusCode.PERMISSION_DENIED, text)
     for right in method.rights:
-        if not right.each:
+        if not (right.each or right.or_owner):
             is_prefix = is_about_all(right) and right.kind != TOPIC
             await require_one(manager, right.action, right.kind, resource_of(right, request), is_prefix)
 

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import grpc
 from google.protobuf.message import Message
 
-from gateway.auth.audit import ADMINISTRATION, AuditLog, Event
+from gateway.auth.audit import ADMINISTRATION, AUTHORIZATION, AuditLog, Event
 from gateway.auth.rules.sources import host_of
 from gateway.management.methods import Method
 from gateway.management.rights import Manager, NodeUser, require, resource_of
@@ -27,7 +27,15 @@ _SECONDS: Final = 60.0  # for a call
 _LONG_SECONDS: Final = 600.0  # for one that may take minutes
 _SHOWN: Final = 200  # characters of a resource in the log
 _MAX_TEXT: Final = 1000  # characters of a refusal, which may name what the request named
-_NAMES: Final = ("name", "user", "node", "target")  # fields that say what a call about an area of the cluster changes
+_NAMES: Final = (
+    "name",
+    "user",
+    "node",
+    "target",
+    "actions",
+    "resource",
+    "number",
+)  # fields that say what a call about an area of the cluster changes
 _NOT_LEADING: Final = "this node does not lead its cluster: `sluice cluster status` says which one does"
 
 
@@ -95,22 +103,35 @@ class Management:
                 calls[manager.name] -= 1
                 if not calls[manager.name]:
                     del calls[manager.name]
-        if method.changes and not method.is_traffic:
+        if method.is_traffic:
+            self._note(method, request, manager)
+        elif method.changes:
             ids = {"user": manager.name, "source": manager.source, "request": manager.request}
             log.info("management: %s for %r from %s", _what(method, request), _who(manager), manager.source, extra=ids)
             self._note(method, request, manager)
         return reply
 
     def _note(self, method: Method, request: Message, manager: Manager, refusal: str = "") -> None:
-        """Note a call that changed something, or was refused, in the audit log."""
+        """Note a call in the audit log: one that changed something, or was refused, or some of those that publish and
+        receive messages."""
         audit = self._audit()
-        if audit is not None:
-            what = f"{method.service}.{method.name}"
-            resource = _what(method, request).removeprefix(method.name).strip()
-            subject = {"user": manager.name, "source": host_of(manager.source) or manager.source}
-            audit.note(
-                Event(ADMINISTRATION, not refusal, what, resource, **subject, why=refusal, request=manager.request)
-            )
+        if audit is None or not audit.is_on:
+            return
+        is_sample = method.is_traffic and not refusal
+        if is_sample and not (audit.sample and audit.is_sampled()):
+            return
+        event = Event(
+            AUTHORIZATION if is_sample else ADMINISTRATION,
+            not refusal,
+            f"{method.service}.{method.name}",
+            _what(method, request).removeprefix(method.name).strip(),
+            manager.name,
+            source=host_of(manager.source) or manager.source,
+            why=refusal,
+            request=manager.request,
+            sample=audit.sample if is_sample else 0,
+        )
+        audit.note(event)
 
     def _admit(self, calls: Counter[str], user: str) -> None:
         """Count a call. Raises `RequestError`."""
@@ -149,7 +170,7 @@ def _what(method: Method, request: Message) -> str:
     """What a call is about. The request is not there as a whole: it may have a secret."""
     named = [right for right in method.rights if right.field or right.name]
     resources = [resource_of(right, request)[:_SHOWN] for right in named]
-    names = [getattr(request, name)[:_SHOWN] for name in _NAMES if name in request.DESCRIPTOR.fields_by_name]
+    names = [str(getattr(request, name))[:_SHOWN] for name in _NAMES if name in request.DESCRIPTOR.fields_by_name]
     return " ".join([method.name, *map(repr, dict.fromkeys(resources + names))])
 
 

@@ -67,6 +67,8 @@ class Admission:
         self.publish_rate_bytes = listener.publish_rate_bytes or mqtt.publish_rate_bytes
         of_user = mqtt.user_publish_rate or mqtt.user_publish_rate_bytes
         self.paces = bool(self.publish_rate or self.publish_rate_bytes or of_user)  # some rate has a limit
+        self.max_in_flight = listener.max_in_flight or mqtt.max_in_flight  # messages
+        self.max_subscriptions = listener.max_subscriptions or mqtt.max_subscriptions  # of a session
         self.connect_timeout = listener.connect_timeout or mqtt.connect_timeout  # seconds
         rate, now = listener.connect_rate or mqtt.connect_rate, monotonic()
         if rate == self._rate:

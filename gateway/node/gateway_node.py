@@ -91,7 +91,7 @@ class GatewayNode:
         self._passing = Passing(None if own_store else tls)
         self._stores = [own_store] if own_store else list(config.split.store)
         self._management = Management(pass_on=self._pass_on)
-        audit = AuditLog(config.audit, config.split.place or "gateway")
+        audit = AuditLog(config.audit, config.split.place or "gateway", None if standby else store)
         wrong = config.mqtt.max_wrong_passwords
         self._authority = authority = Authority(store, wrong, audit, config.auth, links)
         self._rpc = self._make_rpc(store)

@@ -40,7 +40,7 @@ class Node:
         self._engine = engine = await Engine.open(config.data_dir, settings)
         self._tracing = tracing = Tracing(config, "node")
         tracing.trace_commits(engine)
-        audit = AuditLog(config.audit, "node")
+        audit = AuditLog(config.audit, "node", engine)
         wrong = config.mqtt.max_wrong_passwords
         self._authority = authority = Authority(engine, wrong, audit, config.auth, links)
         self._devices = devices = Devices(engine, authority, config, self.counters, tracing=tracing)

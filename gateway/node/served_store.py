@@ -37,7 +37,7 @@ class ServedStore:
     ) -> None:
         """links: see `Authority`. confirm: see `StoreServer`. clients: services that call this process."""
         self.engine = engine
-        wrong, audit = config.mqtt.max_wrong_passwords, AuditLog(config.audit, "store")
+        wrong, audit = config.mqtt.max_wrong_passwords, AuditLog(config.audit, "store", engine)
         self.authority = Authority(engine, wrong, audit, config.auth, links)
         self._maintenance = SplitMaintenance(engine, self.authority, Counters())
         self._server = StoreServer(engine, Hub(engine), RemoteConfig(grace_s=config.split.grace_s), confirm)

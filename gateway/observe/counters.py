@@ -34,6 +34,9 @@ class Counters:
         self.wills_sent: int = 0
         self.wills_denied: int = 0  # wills that rules, or the removal of their user, no longer allow
         self.users_full: int = 0  # CONNECTs of users with as many connections as they may have
+        self.connects_too_fast: int = 0  # CONNECTs of clients or users that connect more often than they may
+        self.sessions_full: int = 0  # CONNECTs that would begin a session when there are as many as may be
+        self.subscriptions_full: int = 0  # filters refused because of a number that is limited (0x97)
         self.sessions_denied: int = 0  # CONNECTs with the client id of another user
 
 

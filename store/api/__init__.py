@@ -12,7 +12,19 @@ Source: design pages `docs/architecture.md` and `docs/format.md`.
 
 from typing import Protocol
 
-from store.api.accounts import ALL_ACTIONS, AccountStore, Action, Ban, Resource, Role, Rule, User, UserState
+from store.api.accounts import (
+    ALL_ACTIONS,
+    AccessRequest,
+    AccountStore,
+    Action,
+    Ban,
+    Outcome,
+    Resource,
+    Role,
+    Rule,
+    User,
+    UserState,
+)
 from store.api.appended import Appended
 from store.api.gateways import Attendance, GatewayStore, NamedClaim
 from store.api.groups import (
@@ -73,6 +85,7 @@ from store.api.sessions import Outbound, PendingRetained, SessionState, SessionS
 __all__ = [
     "ALL_ACTIONS",
     "MAX_ERROR",
+    "AccessRequest",
     "AccountStore",
     "Action",
     "Addressed",
@@ -109,6 +122,7 @@ __all__ = [
     "NamedClaim",
     "Ordering",
     "Outbound",
+    "Outcome",
     "PendingRetained",
     "PopRequest",
     "PopResult",

@@ -1,4 +1,4 @@
-"""Users that log in with a password, the roles and rules that say what they may do, and bans."""
+"""Users that log in with a password, the roles and rules that say what they may do, bans, and requests for access."""
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -82,8 +82,34 @@ class Ban:
     reason: bytes
 
 
+class Outcome(IntEnum):
+    """What became of a request for access."""
+
+    OPEN = 0
+    APPROVED = 1
+    DECLINED = 2
+    EXPIRED = 3  # nobody decided in time
+
+
+@dataclass(slots=True, frozen=True)
+class AccessRequest:
+    """A user asks for a rule, and somebody decides."""
+
+    number: int  # position of its record
+    user: bytes
+    rule: Rule
+    reason: bytes  # of the user
+    since_ms: int  # store time
+    until_ms: int  # nobody has decided by then: it has expired
+    outcome: Outcome = Outcome.OPEN
+    decision: int = -1  # how many decisions came before; -1: it is open
+    by: bytes = b""  # user who decided; b"": the node, or somebody on its machine
+    why: bytes = b""
+    decided_ms: int = 0  # store time
+
+
 class AccountStore(Protocol):
-    """Reads of users, roles, rules and bans."""
+    """Reads of users, roles, rules, bans and requests for access."""
 
     async def user(self, name: bytes) -> User | None: ...
 
@@ -116,3 +142,12 @@ class AccountStore(Protocol):
 
     async def ban_count(self) -> int:
         """The number of bans, with those whose time is over."""
+
+    async def access_request(self, number: int) -> AccessRequest | None:
+        """A request that is open."""
+
+    async def open_access_requests(self, user: bytes | None = None) -> list[AccessRequest]:
+        """The requests that are open, of one user or (None) of all, the oldest first. The time of some may be over."""
+
+    async def decided_access_requests(self, before: int, limit: int) -> list[AccessRequest]:
+        """Up to `limit` requests whose `decision` is below `before`, the latest first."""

@@ -100,6 +100,9 @@ class SessionStore(Protocol):
         """Search the next thousands of durable sessions after `after` for a user's. Returns their client ids, sorted,
         and the `after` to continue with; None: there are no more sessions."""
 
+    async def session_count_of(self, user_name: bytes) -> int:
+        """The number of sessions of a user."""
+
     def session_count(self) -> int:
         """The number of durable sessions."""
 

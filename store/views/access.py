@@ -57,14 +57,14 @@ class Access:
             self._delete(_STATES, name)
 
     def role_set(self, name: bytes, event: RoleSet) -> None:
-        self._state.put(_ROLES, name, _packed_names(event.inherits) + b"".join(map(_packed, event.rules)))
+        self._state.put(_ROLES, name, _packed_names(event.inherits) + b"".join(map(packed_rule, event.rules)))
 
     def role_removed(self, name: bytes) -> None:
         self._delete(_ROLES, name)
 
     def rules_set(self, name: bytes, rules: Sequence[Rule]) -> None:
         if rules:
-            self._state.put(_RULES, name, b"".join(map(_packed, rules)))
+            self._state.put(_RULES, name, b"".join(map(packed_rule, rules)))
         else:
             self._delete(_RULES, name)
 
@@ -83,7 +83,7 @@ class Access:
 
     def rules(self, name: bytes) -> list[Rule]:
         row = self._state.get(_RULES, name)
-        return [] if row is None else _rules(row)
+        return [] if row is None else rules_of(row)
 
     def rules_of_all(self, after: bytes | None, limit: int) -> list[tuple[bytes, list[Rule]]]:
         """Up to `limit` (user name, rules) of users with rules, in order of their names, from after `after` on."""
@@ -91,7 +91,7 @@ class Access:
         for name, row in self._state.scan(_RULES, after=after):
             if len(found) == limit:
                 break
-            found.append((name, _rules(row)))
+            found.append((name, rules_of(row)))
         return found
 
     def user_state(self, name: bytes) -> UserState:
@@ -150,7 +150,7 @@ def _user_state(row: bytes) -> UserState:
 
 def _role(name: bytes, row: bytes) -> Role:
     inherits, end = _names(row, 0)
-    return Role(name, tuple(_rules(row[end:])), inherits)
+    return Role(name, tuple(rules_of(row[end:])), inherits)
 
 
 def _ban(target: bytes, row: bytes) -> Ban:
@@ -176,13 +176,15 @@ def _names(row: bytes, at: int) -> tuple[tuple[bytes, ...], int]:
     return tuple(found), at
 
 
-def _packed(rule: Rule) -> bytes:
+def packed_rule(rule: Rule) -> bytes:
+    """A rule as rows have it."""
     marks = rule.allow * _ALLOW | rule.is_prefix * _PREFIX
     sources = ",".join(rule.sources).encode()
     return _RULE.pack(marks, rule.actions, rule.kind, len(rule.name), len(sources)) + rule.name + sources
 
 
-def _rules(row: bytes) -> list[Rule]:
+def rules_of(row: bytes) -> list[Rule]:
+    """The rules that `packed_rule` packed, one behind the other."""
     found: list[Rule] = []
     at = 0
     while at < len(row):

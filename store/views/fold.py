@@ -29,6 +29,7 @@ from store.errors import StoreError
 from store.log.ranges import NO_RANGES, Ranges
 from store.log.writer import SealedBatch
 from store.views.access import Access
+from store.views.access_requests import AccessRequests
 from store.views.database.database import Checkpoint, Database
 from store.views.database.state import State
 from store.views.gateways import Gateways
@@ -113,6 +114,7 @@ class Views:
         self.retained = RetainedValues(self._state)
         self.groups = Groups(self._state)
         self.access = Access(self._state)
+        self.access_requests = AccessRequests(self._state)
         self.producers = Producers(self._state)
         self.gateways = Gateways(self._state)
         self.keys = Keys(self._state, self._index, self._generation_bytes)
@@ -513,6 +515,7 @@ class Views:
 
     def _fold_user_removed(self, commit: Commit, _: int, name: bytes, _event: control.UserRemoved) -> None:
         self.access.user_removed(name)
+        self.access_requests.user_removed(name)
         commit.users.append(name)
         commit.rules.append(name)
 
@@ -535,6 +538,13 @@ class Views:
     def _fold_ban_ended(self, commit: Commit, _: int, target: bytes, event: control.BanEnded) -> None:
         if self.access.ban_ended(target, event):
             commit.bans.append(target)
+
+    def _fold_access_requested(self, commit: Commit, start: int, user: bytes, event: control.AccessRequested) -> None:
+        time = record.store_time_of(commit.data, start)
+        self.access_requests.requested(user, event, commit.position + start, time)
+
+    def _fold_access_decided(self, commit: Commit, start: int, user: bytes, event: control.AccessDecided) -> None:
+        self.access_requests.decided(user, event, record.store_time_of(commit.data, start))
 
     def _fold_rules_set(self, commit: Commit, _: int, name: bytes, event: control.RulesSet) -> None:
         self.access.rules_set(name, event.rules)
@@ -622,6 +632,8 @@ class Views:
             Kind.ROLE_REMOVED: self._fold_role_removed,
             Kind.BAN_SET: self._fold_ban_set,
             Kind.BAN_ENDED: self._fold_ban_ended,
+            Kind.ACCESS_REQUESTED: self._fold_access_requested,
+            Kind.ACCESS_DECIDED: self._fold_access_decided,
             Kind.PRODUCED: self._fold_produced,
         }
 

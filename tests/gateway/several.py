@@ -8,6 +8,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any, cast
 
+from gateway.auth.audit import AuditLog
 from gateway.auth.authority import Authority
 from gateway.broker.client_ownership import gateway_name
 from gateway.broker.maintenance import SplitMaintenance
@@ -115,7 +116,8 @@ class Several:
             own = gateway_name(name.partition("-")[0])
             way = self._ways[name] = Way(await self._store(name, own))
             store = cast("Store", way)
-            authority = self.authorities[name] = Authority(store, self.config.mqtt.max_wrong_passwords)
+            audit = AuditLog(self.config.audit, name, store)
+            authority = self.authorities[name] = Authority(store, self.config.mqtt.max_wrong_passwords, audit)
             gateway = self.gateways[name] = Devices(store, authority, self.config, counters, own)
             ended = self.ended[name] = asyncio.Event()
             await gateway.start(ended.set)

@@ -28,6 +28,7 @@ _TYPES: dict[int, Json] = {
     FieldDescriptor.TYPE_INT64: {"type": ["string", "integer"], "format": "int64", "pattern": "^-?[0-9]{1,19}$"},
     FieldDescriptor.TYPE_DOUBLE: {"type": "number", "format": "double"},
 }
+OF_USERS = "a user"
 _ERROR: Json = {
     "type": "object",
     "required": ["code", "message"],
@@ -70,7 +71,8 @@ def right_text(right: Right) -> str:
     kind = Kind.Name(right.kind).lower()
     name = right.name or (f"{{{right.field}}}" if right.field else "of each message" if right.each else "")
     name = name or ("#" if right.kind == TOPIC else "*")
-    return f"{Action.Name(right.action)} {kind} {name}{'/#' if right.below else ''}"
+    owner = ", or own it" if right.or_owner else ""
+    return f"{Action.Name(right.action)} {kind} {name}{'/#' if right.below else ''}{owner}"
 
 
 def _operation(method: Method, comments: Comments) -> Json:
@@ -91,7 +93,7 @@ def _operation(method: Method, comments: Comments) -> Json:
         "tags": [method.service],
         "summary": re.split(r"(?<=[.:]) ", about)[0].rstrip(".:"),
         "description": about,
-        "x-requires": [right_text(right) for right in method.rights],
+        "x-requires": [OF_USERS] if method.of_users else [right_text(right) for right in method.rights],
         "parameters": parameters,
     }
     if method.has_body:

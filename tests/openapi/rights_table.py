@@ -4,7 +4,7 @@ from typing import Final
 
 from gateway.management.methods import METHODS, Method
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC, Action, Kind, Right
-from tests.openapi.description import right_text
+from tests.openapi.description import OF_USERS, right_text
 from tests.openapi.protos import ROOT
 
 PAGE: Final = ROOT / "docs/management.md"
@@ -32,8 +32,8 @@ def with_table(page: str) -> str:
 
 
 def _line(method: Method) -> str:
-    rights = "<br>".join(right_text(right) for right in method.rights)
-    rules = "<br>".join(f"`{_rule(right)}`" for right in method.rights)
+    rights = "<br>".join(right_text(right) for right in method.rights) or OF_USERS
+    rules = "<br>".join(f"`{_rule(right)}`" for right in method.rights) or "none is needed"
     return f"| `{method.service}.{method.name}` | `{method.verb} {method.path}` | {rights} | {rules} |"
 
 

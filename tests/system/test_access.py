@@ -1,5 +1,6 @@
 """Users and rules as people meet them: the commands, mosquitto's and paho's clients, and nodes that are killed."""
 
+import json
 import os
 import socket
 import ssl
@@ -154,3 +155,41 @@ def test_errors_of_certificates_passwords_and_rights_are_one_line(
     assert said("--ca-file", str(other)) == f"{untrusted}unable to get local issuer certificate\n"
     assert said(*trusted, "--server-name", "x.example") == f"{untrusted}it is for another name\n"
     assert said("--ca-file", "nothing.pem") == "sluice topics: cannot read nothing.pem: No such file or directory\n"
+
+
+def test_a_user_asks_for_access_with_the_command(make_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
+    settings = tmp_path / "sluice.toml"
+    settings.write_text('[http]\nauth = ["password"]\n')
+    node = make_node("asked", "--config", str(settings))
+    node.start()
+    sluice(node.data_dir, "user", "add", "alice", given="wonderland\n")
+
+    def asks(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "sluice", "acl", *words, "--host", f"http://127.0.0.1:{node.http_port}"]
+        environment = os.environ | {"MQTT_PASSWORD": "wonderland"}
+        return subprocess.run(
+            [*command, "--username", "alice"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    asked = asks("request", "subscribe", "home/#", "--reason", "a report", "--json")
+    number = str(json.loads(asked.stdout)["number"])
+    assert "allow subscribe home/#: a report (open until" in asks("requests").stdout
+    assert asks("approve", number).returncode == 1
+    local = subprocess.run(
+        [sys.executable, "-m", "sluice", "acl", "request", "SUB", "topic:x", "--data-dir", str(node.data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert local.returncode == 1
+    assert "log in with a name" in local.stderr
+    assert f"{number} of alice" in sluice(node.data_dir, "acl", "approve", number, "--why", "fine")
+    assert sluice(node.data_dir, "acl", "requests") == ""
+    assert ": fine)" in sluice(node.data_dir, "acl", "requests", "--decided")
+    assert sluice(node.data_dir, "acl", "check", "--user", "alice", "subscribe", "home/x").startswith("allowed")

@@ -42,6 +42,7 @@ PAGES = (
     ("user?name=admin", "text=Edit the rules", ""),
     ("roles", "text=Add a role", ""),
     ("bans", "text=Add a ban", ""),
+    ("requests", "text=Ask for a topic or a group", ""),
     ("store", "text=Segments", ""),
     ("configuration?changed=1", "text=data_dir", ""),
 )

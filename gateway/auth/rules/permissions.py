@@ -13,7 +13,7 @@ that rule has to allow it as well.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.auth.rules.sources import Networks
@@ -28,7 +28,7 @@ USER_NAME: Final = b"%u"
 _PLACEHOLDER: Final = re.compile(rb"%[cu]")
 _PUB: Final = int(Action.PUB)
 _SUB: Final = int(Action.SUB)
-_LOOKS: Final = int(Action.LIST | Action.GET)
+_OTHERS: Final = int(Action.LIST | Action.GET | Action.UPDATE)
 _TOPIC: Final = int(Resource.TOPIC)
 _GROUP: Final = int(Resource.GROUP)
 _MAX_VERDICTS: Final = 1024  # cached for each connection
@@ -131,12 +131,12 @@ class NameClause:
 class Clauses:
     """Rules, prepared for matching, in their order."""
 
-    __slots__ = ("looks", "names", "publish", "subscribe")
+    __slots__ = ("names", "others", "publish", "subscribe")
 
     def __init__(self) -> None:
         self.publish: list[Clause] = []
         self.subscribe: list[Clause] = []
-        self.looks: list[Clause] = []  # about LIST or GET of topics
+        self.others: list[Clause] = []  # about other actions on topics: LIST, GET and UPDATE
         self.names: list[NameClause] = []  # about other resources than topics
 
     def add(self, clause: Clause) -> None:
@@ -145,8 +145,8 @@ class Clauses:
             self.publish.append(clause)
         if clause.actions & _SUB:
             self.subscribe.append(clause)
-        if clause.actions & _LOOKS:
-            self.looks.append(clause)
+        if clause.actions & _OTHERS:
+            self.others.append(clause)
 
 
 class Permissions:
@@ -196,8 +196,14 @@ class Permissions:
 
         Where no rule says so, the right to subscribe counts: who may read all messages may know of them.
         """
-        clause = _deciding(self._clauses.looks, action, topic_filter)
+        clause = _deciding(self._clauses.others, action, topic_filter)
         return self.may_subscribe(topic_filter) if clause is None else clause.allow
+
+    def decide_topics(self, action: int, topic_filter: bytes) -> bool | None:
+        """What the first rule says that applies to PUB or UPDATE of all topics that a filter matches. None: no rule
+        applies."""
+        clause = _deciding(self._publish if action == _PUB else self._clauses.others, action, topic_filter)
+        return None if clause is None else clause.allow
 
     def decide(self, action: int, kind: int, name: bytes, is_prefix: bool = False) -> bool | None:
         """What the first rule says that applies to an action on a resource, or on all whose name begins so. None: no
@@ -205,8 +211,8 @@ class Permissions:
         clause = self._deciding_name(action, kind, name, is_prefix)
         return None if clause is None else clause.allow
 
-    def rule_that_denies(self, action: int, name: bytes) -> Rule | None:
-        """The rule because of which PUB of a topic or SUB of a filter is denied; None: no rule allows it."""
+    def deciding_rule(self, action: int, name: bytes) -> Rule | None:
+        """The rule because of which PUB of a topic or SUB of a filter is denied or allowed; None: no rule applies."""
         if action == _PUB:
             levels, is_special = name.split(b"/"), name.startswith(b"$")
             return next((each.rule for each in self._publish if each.matches(levels, is_special)), None)
@@ -225,6 +231,26 @@ class Permissions:
                 if clause.allow and clause.covers(name, is_prefix):
                     return clause
         return None
+
+
+class SampledPermissions(Permissions):
+    """Permissions that tell of each message that they allow."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, of: Permissions | None, client_id: bytes, tell: Callable[[bytes], None]) -> None:
+        """of: what is allowed; None: everything is. tell: called with the topic."""
+        if of is None:
+            super().__init__(Clauses(), True, client_id)
+        else:
+            super().__init__(of._clauses, of._default, client_id)
+        self._tell = tell
+
+    def may_publish(self, topic: bytes) -> bool:
+        allowed = super().may_publish(topic)
+        if allowed:
+            self._tell(topic)
+        return allowed
 
 
 def _deciding(clauses: list[Clause], action: int, topic_filter: bytes) -> Clause | None:

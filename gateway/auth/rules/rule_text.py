@@ -24,7 +24,7 @@ from store.api import ALL_ACTIONS, Action, Resource, Rule
 AREAS: Final = ("access", "audit", "bans", "configuration", "nodes", "services", "store")  # of the cluster
 MAX_SOURCES: Final = 64  # of a rule
 ACTIONS_OF: Final = {  # what can be done to a resource of a kind
-    Resource.TOPIC: Action.PUB | Action.SUB | Action.LIST | Action.GET,
+    Resource.TOPIC: Action.PUB | Action.SUB | Action.UPDATE | Action.LIST | Action.GET,
     Resource.GROUP: Action.SUB | Action.UPDATE | Action.DELETE | Action.LIST | Action.GET,
     Resource.SESSION: Action.CREATE | Action.UPDATE | Action.DELETE | Action.LIST | Action.GET,
     Resource.CLUSTER: Action.CREATE | Action.UPDATE | Action.DELETE | Action.LIST | Action.GET,
@@ -112,6 +112,21 @@ def parse_request(does: str, resource: str) -> tuple[Action, Resource, str, bool
     name = name.removesuffix("*")
     _check_name(kind, name, is_prefix)
     return action, kind, name, is_prefix
+
+
+def parse_wanted(does: str, resource: str) -> Rule:
+    """The rule that somebody asks for: what he wants to do to topics or groups, as in a rule but without quotes.
+
+    Raises RuleError.
+    """
+    kind, name = _resource(resource, True)
+    if kind not in (Resource.TOPIC, Resource.GROUP) or (does in _SHORT and kind != Resource.TOPIC):
+        raise RuleError(f"{does} {resource} cannot be asked for: topics and groups can, and {_choice(Resource.GROUP)}")
+    is_prefix = name.endswith("*")
+    name = name.removesuffix("*")
+    _check_name(kind, name, is_prefix)
+    actions = _SHORT[does] if does in _SHORT else _actions(does, kind)
+    return Rule(True, actions, int(kind), name.encode(), is_prefix)
 
 
 def rule_text(rule: Rule) -> str:

@@ -14,7 +14,8 @@ _RANKED: Final = 10
 _CLUSTER_S: Final = 2.0  # for other nodes to answer: they may be what is wrong
 _GROUPS: Final = 1000  # that are looked at
 _CLIENTS: Final = 100
-_COUNTED: Final = ("logins_failed", "messages_refused", "messages_dropped", "protocol_errors")
+_REQUESTS: Final = 100  # for access
+_COUNTED: Final = ("logins_failed", "messages_refused", "messages_dropped", "protocol_errors", "limits_reached")
 
 
 async def overview(visit: Visit, sampler: Sampler) -> dict[str, object]:
@@ -33,6 +34,9 @@ async def overview(visit: Visit, sampler: Sampler) -> dict[str, object]:
     groups, groups_why = await visit.try_ask(pb.ListGroupsRequest(limit=_GROUPS))
     if groups is not None:
         found += alarms.of_groups(list(groups.groups))
+    asked, _ = await visit.try_ask(pb.ListAccessRequestsRequest(limit=_REQUESTS))
+    if asked is not None:
+        found += alarms.of_access_requests(list(asked.requests), asked.HasField("after"))
     clients, clients_why = await visit.try_ask(pb.ListClientsRequest(limit=_CLIENTS))
     return {
         "alarms": sorted(found, key=lambda alarm: not alarm.is_severe),

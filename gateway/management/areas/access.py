@@ -40,7 +40,7 @@ class AccessService:
         """end_session: ends a session on the running node. None: no node is running."""
         self._store = store
         self._end_session = end_session or self._end_stored
-        self._changing = asyncio.Lock()  # no user comes or goes between a check and its record
+        self.changing = asyncio.Lock()  # no user comes or goes between a check and its record
 
     # --- users
 
@@ -59,7 +59,7 @@ class AccessService:
 
     async def create_user(self, request: pb.CreateUserRequest, manager: Manager) -> pb.User:
         user = await _user(request)
-        async with self._changing:
+        async with self.changing:
             await self._require_over(manager, user.name)
             # Whoever may only add users gets nothing by adding one that has rights already.
             if await self._store.rules(user.name) or await self._store.user_state(user.name) != UserState():
@@ -76,7 +76,7 @@ class AccessService:
 
     async def change_password(self, request: pb.ChangePasswordRequest, manager: Manager) -> pb.User:
         user = await _user(request)
-        async with self._changing:
+        async with self.changing:
             await self._require_over(manager, user.name)
             await self._expect(user.name)
             await append(self._store, [control.user_set(user)])
@@ -84,7 +84,7 @@ class AccessService:
 
     async def update_user(self, request: pb.UpdateUserRequest, manager: Manager) -> pb.User:
         name = user_name(request.name)
-        async with self._changing:
+        async with self.changing:
             await self._require_over(manager, name)
             if request.super_user and not await manager.is_super():
                 raise RequestError(grpc.StatusCode.PERMISSION_DENIED, "only a super user can make a super user")
@@ -104,7 +104,7 @@ class AccessService:
     async def delete_user(self, request: pb.DeleteUserRequest, manager: Manager) -> pb.DeleteUserReply:
         """Also ends the sessions after a removal that was interrupted."""
         name = user_name(request.name)
-        async with self._changing:
+        async with self.changing:
             await self._require_over(manager, name)
             is_there = await self._store.user(name) is not None or await self._store.user_state(name) != UserState()
             if is_there:
@@ -171,7 +171,7 @@ class AccessService:
     async def set_role(self, request: pb.Role, _manager: Manager) -> pb.Role:
         name, rules = _role_name(request.name), _parsed(request.rules)
         inherits = tuple(dict.fromkeys(_role_name(each) for each in request.inherits))
-        async with self._changing:
+        async with self.changing:
             await self._expect_roles([each for each in inherits if each != name])
             graph = await self._graph()
             if name not in graph and len(graph) >= MAX_ROLES:
@@ -187,7 +187,7 @@ class AccessService:
 
     async def delete_role(self, request: pb.DeleteRoleRequest, _manager: Manager) -> pb.DeleteRoleReply:
         name = _role_name(request.name)
-        async with self._changing:
+        async with self.changing:
             await self._expect_roles([name])
             users = await self._users_with(name)
             heirs = [each for each, inherits in (await self._graph()).items() if name in inherits]
@@ -230,10 +230,15 @@ class AccessService:
             raise invalid("say whose rules these are: name the user, who is empty for everybody")
         name = user_name(request.user) if request.user else b""
         rules = _parsed(request.rules)
-        async with self._changing:
-            if rules != await self._store.rules(name):
-                await append(self._store, [control.RulesSet(rules).frame(name)])
+        async with self.changing:
+            await append(self._store, self.rules_frames(name, await self._store.rules(name), rules))
         return pb.SetRulesReply(is_user=await self._is_user(name))
+
+    def rules_frames(self, name: bytes, rules: Sequence[Rule], wanted: Sequence[Rule]) -> list[bytes]:
+        """The record, if one is needed, by which a user has other rules. Raises `RequestError`."""
+        if len(wanted) > MAX_RULES:
+            raise RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{name.decode()!r} has {MAX_RULES} rules already")
+        return [control.RulesSet(wanted).frame(name)] if list(wanted) != list(rules) else []
 
     async def list_rules(self, request: pb.ListRulesRequest, _manager: Manager) -> pb.ListRulesReply:
         limit = page_size(request.limit, MAX_PAGE)

@@ -76,6 +76,10 @@ def judge(question: Question, rules: Sequence[OwnedRule], by_default: bool) -> V
                     return verdict
                 read_filter = split_shared(read_filter)[1]
             asked = _about(question, Action.SUB, read_filter)
+        case Action.UPDATE:
+            if _ask(question, rules, verdict) is None:
+                verdict.because = "no rule applies: who may change access decides about requests"
+            return verdict
         case _:
             if _ask(question, rules, verdict) is not None:
                 return verdict
@@ -117,6 +121,8 @@ def _reason_to_skip(question: Question, rule: Rule) -> str:
         said = permissions.may_publish(question.name)
     elif question.action == Action.SUB:
         said = permissions.may_subscribe(question.name)
+    elif question.action == Action.UPDATE:
+        said = permissions.decide_topics(question.action, question.name)
     else:
         said = permissions.may_look(question.action, question.name)
     if said is rule.allow:

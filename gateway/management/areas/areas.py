@@ -7,6 +7,7 @@ from gateway.broker.service_directory import ServiceDirectory
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.management.areas.access import AccessService
+from gateway.management.areas.access_requests import AccessRequestsService
 from gateway.management.areas.audit import AuditService
 from gateway.management.areas.authentication import AuthenticationService
 from gateway.management.areas.bans import BansService
@@ -40,6 +41,7 @@ def areas_of(
     """The services by name. reload, sources: see `StorageService`. traffic: the store for messages that are published
     and consumed, if it is not the engine itself."""
     store = traffic or engine
+    access = AccessService(engine, sessions.remove)
     return {
         "Topics": TopicsService(engine, config.store),
         "Messages": MessagesService(store, limits, Machines(services, sessions)),
@@ -51,7 +53,8 @@ def areas_of(
         "Held": HeldService(engine),
         "Storage": StorageService(engine, config, reload, sources, authority.service_logins_failed),
         "Audit": AuditService(config.audit.folder),
-        "Access": AccessService(engine, sessions.remove),
+        "Access": access,
+        "AccessRequests": AccessRequestsService(engine, access),
         "Authentication": AuthenticationService(authority),
         "Bans": BansService(engine),
     }

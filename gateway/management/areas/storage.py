@@ -32,6 +32,7 @@ _ADDED_UP: Final = {  # fields of a reply, and the figures of devices that each 
     ),
     "logins_failed": ("logins_failed", "service_logins_failed"),
     "protocol_errors": ("protocol_errors",),
+    "limits_reached": ("users_full", "connects_too_fast", "sessions_full", "subscriptions_full"),
 }
 
 Sources = Callable[[], Mapping[str, Mapping[str, int]]]  # as `gateway.http.metrics` has them

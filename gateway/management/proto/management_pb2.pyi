@@ -1086,7 +1086,7 @@ class GetFiguresRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Figures(_message.Message):
-    __slots__ = ("time_ms", "connections", "messages_received", "messages_sent", "messages_stored", "bytes_received", "bytes_sent", "messages_refused", "messages_dropped", "logins_failed", "protocol_errors", "tier")
+    __slots__ = ("time_ms", "connections", "messages_received", "messages_sent", "messages_stored", "bytes_received", "bytes_sent", "messages_refused", "messages_dropped", "logins_failed", "protocol_errors", "tier", "limits_reached")
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
@@ -1099,6 +1099,7 @@ class Figures(_message.Message):
     LOGINS_FAILED_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_ERRORS_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_REACHED_FIELD_NUMBER: _ClassVar[int]
     time_ms: int
     connections: int
     messages_received: int
@@ -1111,7 +1112,8 @@ class Figures(_message.Message):
     logins_failed: int
     protocol_errors: int
     tier: Tier
-    def __init__(self, time_ms: _Optional[int] = ..., connections: _Optional[int] = ..., messages_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_stored: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., messages_refused: _Optional[int] = ..., messages_dropped: _Optional[int] = ..., logins_failed: _Optional[int] = ..., protocol_errors: _Optional[int] = ..., tier: _Optional[_Union[Tier, _Mapping]] = ...) -> None: ...
+    limits_reached: int
+    def __init__(self, time_ms: _Optional[int] = ..., connections: _Optional[int] = ..., messages_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_stored: _Optional[int] = ..., bytes_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., messages_refused: _Optional[int] = ..., messages_dropped: _Optional[int] = ..., logins_failed: _Optional[int] = ..., protocol_errors: _Optional[int] = ..., tier: _Optional[_Union[Tier, _Mapping]] = ..., limits_reached: _Optional[int] = ...) -> None: ...
 
 class Tier(_message.Message):
     __slots__ = ("segments", "waiting_bytes", "error")
@@ -1465,6 +1467,78 @@ class EndBanReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class RequestAccessRequest(_message.Message):
+    __slots__ = ("actions", "resource", "reason")
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    actions: str
+    resource: str
+    reason: str
+    def __init__(self, actions: _Optional[str] = ..., resource: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AccessRequest(_message.Message):
+    __slots__ = ("number", "user", "rule", "reason", "since_ms", "until_ms", "state", "decided_ms", "by", "why", "may_decide")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_MS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    MAY_DECIDE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    user: str
+    rule: str
+    reason: str
+    since_ms: int
+    until_ms: int
+    state: str
+    decided_ms: int
+    by: str
+    why: str
+    may_decide: bool
+    def __init__(self, number: _Optional[int] = ..., user: _Optional[str] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., state: _Optional[str] = ..., decided_ms: _Optional[int] = ..., by: _Optional[str] = ..., why: _Optional[str] = ..., may_decide: _Optional[bool] = ...) -> None: ...
+
+class ListAccessRequestsRequest(_message.Message):
+    __slots__ = ("decided", "user", "after", "limit")
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    decided: bool
+    user: str
+    after: str
+    limit: int
+    def __init__(self, decided: _Optional[bool] = ..., user: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListAccessRequestsReply(_message.Message):
+    __slots__ = ("requests", "after")
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[AccessRequest]
+    after: str
+    def __init__(self, requests: _Optional[_Iterable[_Union[AccessRequest, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ApproveAccessRequestRequest(_message.Message):
+    __slots__ = ("number", "why")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    why: str
+    def __init__(self, number: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
+class DeclineAccessRequestRequest(_message.Message):
+    __slots__ = ("number", "why")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    why: str
+    def __init__(self, number: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
 class ListAuditRequest(_message.Message):
     __slots__ = ("limit", "since_ms", "until_ms", "user", "event", "denied", "source")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -1492,7 +1566,7 @@ class ListAuditReply(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[AuditEvent, _Mapping]]] = ..., is_cut: _Optional[bool] = ...) -> None: ...
 
 class AuditEvent(_message.Message):
-    __slots__ = ("time_ms", "process", "event", "allowed", "action", "resource", "user", "client", "source", "rule", "why", "request", "count", "since_ms")
+    __slots__ = ("time_ms", "process", "event", "allowed", "action", "resource", "user", "client", "source", "rule", "why", "request", "count", "since_ms", "sample")
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
@@ -1507,6 +1581,7 @@ class AuditEvent(_message.Message):
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
     time_ms: int
     process: str
     event: str
@@ -1521,7 +1596,8 @@ class AuditEvent(_message.Message):
     request: str
     count: int
     since_ms: int
-    def __init__(self, time_ms: _Optional[int] = ..., process: _Optional[str] = ..., event: _Optional[str] = ..., allowed: _Optional[bool] = ..., action: _Optional[str] = ..., resource: _Optional[str] = ..., user: _Optional[str] = ..., client: _Optional[str] = ..., source: _Optional[str] = ..., rule: _Optional[str] = ..., why: _Optional[str] = ..., request: _Optional[str] = ..., count: _Optional[int] = ..., since_ms: _Optional[int] = ...) -> None: ...
+    sample: int
+    def __init__(self, time_ms: _Optional[int] = ..., process: _Optional[str] = ..., event: _Optional[str] = ..., allowed: _Optional[bool] = ..., action: _Optional[str] = ..., resource: _Optional[str] = ..., user: _Optional[str] = ..., client: _Optional[str] = ..., source: _Optional[str] = ..., rule: _Optional[str] = ..., why: _Optional[str] = ..., request: _Optional[str] = ..., count: _Optional[int] = ..., since_ms: _Optional[int] = ..., sample: _Optional[int] = ...) -> None: ...
 
 class GetClusterRequest(_message.Message):
     __slots__ = ("digest", "position")

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&gateway/management/proto/options.proto\x12\x14sluice.management.v1\x1a google/protobuf/descriptor.proto\"\x99\x01\n\x05Right\x12,\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1c.sluice.management.v1.Action\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.sluice.management.v1.Kind\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\r\n\x05\x62\x65low\x18\x05 \x01(\x08\x12\x0c\n\x04\x65\x61\x63h\x18\x06 \x01(\x08*i\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x07\n\x03PUB\x10\x01\x12\x07\n\x03SUB\x10\x02\x12\n\n\x06\x43REATE\x10\x03\x12\n\n\x06UPDATE\x10\x04\x12\n\n\x06\x44\x45LETE\x10\x05\x12\x08\n\x04LIST\x10\x06\x12\x07\n\x03GET\x10\x07*L\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43LUSTER\x10\x01\x12\t\n\x05TOPIC\x10\x02\x12\t\n\x05GROUP\x10\x03\x12\x0b\n\x07SESSION\x10\x04:O\n\x08requires\x12\x1e.google.protobuf.MethodOptions\x18\xfa\x87\x03 \x03(\x0b\x32\x1b.sluice.management.v1.Right:4\n\ntakes_long\x12\x1e.google.protobuf.MethodOptions\x18\xfb\x87\x03 \x01(\x08:4\n\nis_traffic\x12\x1e.google.protobuf.MethodOptions\x18\xfc\x87\x03 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&gateway/management/proto/options.proto\x12\x14sluice.management.v1\x1a google/protobuf/descriptor.proto\"\xab\x01\n\x05Right\x12,\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x1c.sluice.management.v1.Action\x12(\n\x04kind\x18\x02 \x01(\x0e\x32\x1a.sluice.management.v1.Kind\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\r\n\x05\x62\x65low\x18\x05 \x01(\x08\x12\x0c\n\x04\x65\x61\x63h\x18\x06 \x01(\x08\x12\x10\n\x08or_owner\x18\x07 \x01(\x08*i\n\x06\x41\x63tion\x12\x16\n\x12\x41\x43TION_UNSPECIFIED\x10\x00\x12\x07\n\x03PUB\x10\x01\x12\x07\n\x03SUB\x10\x02\x12\n\n\x06\x43REATE\x10\x03\x12\n\n\x06UPDATE\x10\x04\x12\n\n\x06\x44\x45LETE\x10\x05\x12\x08\n\x04LIST\x10\x06\x12\x07\n\x03GET\x10\x07*L\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x0b\n\x07\x43LUSTER\x10\x01\x12\t\n\x05TOPIC\x10\x02\x12\t\n\x05GROUP\x10\x03\x12\x0b\n\x07SESSION\x10\x04:O\n\x08requires\x12\x1e.google.protobuf.MethodOptions\x18\xfa\x87\x03 \x03(\x0b\x32\x1b.sluice.management.v1.Right:4\n\ntakes_long\x12\x1e.google.protobuf.MethodOptions\x18\xfb\x87\x03 \x01(\x08:4\n\nis_traffic\x12\x1e.google.protobuf.MethodOptions\x18\xfc\x87\x03 \x01(\x08:2\n\x08of_users\x12\x1e.google.protobuf.MethodOptions\x18\xfd\x87\x03 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.management.proto.options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACTION']._serialized_start=254
-  _globals['_ACTION']._serialized_end=359
-  _globals['_KIND']._serialized_start=361
-  _globals['_KIND']._serialized_end=437
+  _globals['_ACTION']._serialized_start=272
+  _globals['_ACTION']._serialized_end=377
+  _globals['_KIND']._serialized_start=379
+  _globals['_KIND']._serialized_end=455
   _globals['_RIGHT']._serialized_start=99
-  _globals['_RIGHT']._serialized_end=252
+  _globals['_RIGHT']._serialized_end=270
 # @@protoc_insertion_point(module_scope)

@@ -43,19 +43,23 @@ TAKES_LONG_FIELD_NUMBER: _ClassVar[int]
 takes_long: _descriptor.FieldDescriptor
 IS_TRAFFIC_FIELD_NUMBER: _ClassVar[int]
 is_traffic: _descriptor.FieldDescriptor
+OF_USERS_FIELD_NUMBER: _ClassVar[int]
+of_users: _descriptor.FieldDescriptor
 
 class Right(_message.Message):
-    __slots__ = ("action", "kind", "field", "name", "below", "each")
+    __slots__ = ("action", "kind", "field", "name", "below", "each", "or_owner")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     FIELD_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
     EACH_FIELD_NUMBER: _ClassVar[int]
+    OR_OWNER_FIELD_NUMBER: _ClassVar[int]
     action: Action
     kind: Kind
     field: str
     name: str
     below: bool
     each: bool
-    def __init__(self, action: _Optional[_Union[Action, str]] = ..., kind: _Optional[_Union[Kind, str]] = ..., field: _Optional[str] = ..., name: _Optional[str] = ..., below: _Optional[bool] = ..., each: _Optional[bool] = ...) -> None: ...
+    or_owner: bool
+    def __init__(self, action: _Optional[_Union[Action, str]] = ..., kind: _Optional[_Union[Kind, str]] = ..., field: _Optional[str] = ..., name: _Optional[str] = ..., below: _Optional[bool] = ..., each: _Optional[bool] = ..., or_owner: _Optional[bool] = ...) -> None: ...

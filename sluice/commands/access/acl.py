@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from sluice.commands.access import access_requests
 from sluice.console.command import Arguments, CommandError, Subparsers, UsageError, add_actions, declare, print_result
 from sluice.node import management
 
@@ -26,6 +27,7 @@ def add(subparsers: Subparsers) -> None:
     _add_user(declare(actions, "remove", "remove the rules of a user", "sluice acl remove --everybody", _remove))
     _add_list(actions)
     _add_files(actions)
+    access_requests.add(actions)
     example = "sluice acl check --user alice --client-id sensor-7 publish home/alice/temp"
     about = f"check whether the rules allow an action on a topic (exit code {DENIED}: denied)"
     checking = declare(actions, "check", about, example, _check)

@@ -40,6 +40,7 @@ _SUBSCRIPTIONS: Final = b"u"
 _OUTBOUND: Final = b"o"
 _PENDING: Final = b"R"  # by filter: retained messages still to be sent to the session
 _COUNT: Final = b"S"  # one row: how many sessions there are
+_OF_USER: Final = b"Y"  # user → number of its sessions (u32)
 
 _SESSION_ROW: Final = Struct(">QIQ")  # epoch, expiry interval, closed at; the user name follows
 _SUBSCRIPTION_ROW: Final = Struct(">BIQQ")  # options, identifier, start position, offset
@@ -82,6 +83,10 @@ class SessionsView:
             self._unset_expiry(client, row)
         else:
             self._counted(1)
+        owner = b"" if row is None else row.user
+        if owner != event.user:
+            self._counted_of(owner, -1)
+            self._counted_of(event.user, 1)
         self._wills.drop(client)
         self.inbound.opened(client)
         self._state.put(_SESSIONS, client, _Session(event.epoch, event.expiry, 0, event.user).packed())
@@ -101,7 +106,7 @@ class SessionsView:
         self._wills.closed(client, max(event.at_ms, 1), event.expiry)
         self._unset_expiry(client, row)
         if event.expiry == 0:
-            self._end(client)
+            self._end(client, row.user)
             return
         self._state.delete(_OPEN, client)
         at_ms = max(event.at_ms, 1)
@@ -115,7 +120,7 @@ class SessionsView:
         if row is None or row.epoch > event.epoch:
             return
         self._unset_expiry(client, row)
-        self._end(client)
+        self._end(client, row.user)
 
     def subscribed(self, client: bytes, event: Subscribed, position: int) -> None:
         if self._row(client) is None:
@@ -317,8 +322,22 @@ class SessionsView:
         self.count += change
         self._state.put(_COUNT, b"", self.count.to_bytes(8, "big"))
 
-    def _end(self, client_id: bytes) -> None:
+    def _counted_of(self, user: bytes, change: int) -> None:
+        if user:
+            count = self.count_of(user) + change
+            if count > 0:
+                self._state.put(_OF_USER, user, count.to_bytes(4, "big"))
+            else:
+                self._state.delete(_OF_USER, user)
+
+    def count_of(self, user: bytes) -> int:
+        """The number of sessions of a user."""
+        row = self._state.get(_OF_USER, user)
+        return 0 if row is None else int.from_bytes(row, "big")
+
+    def _end(self, client_id: bytes, user: bytes) -> None:
         self._counted(-1)
+        self._counted_of(user, -1)
         self._drop(client_id, False)
         self._state.delete(_SESSIONS, client_id)
         self._state.delete(_OPEN, client_id)

@@ -9,9 +9,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+import record
 from cloud_sdk import Client, Credentials, InvalidArgument, NotAllowed
 from cloud_sdk.errors import Unauthenticated
+from gateway.auth import audit_topic
 from gateway.auth.audit import ADMINISTRATION, AUTHENTICATION, AUTHORIZATION, AuditLog, Event
+from gateway.auth.audit_topic import AuditTopic
 from gateway.config.audit import AuditConfig
 from gateway.management.areas.audit import AuditService
 from gateway.management.proto import management_pb2 as pb
@@ -20,12 +23,15 @@ from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as rocket
 from gateway.rpc.status import RequestError
 from sluice.cli import main
+from store.api import Appended, Done
+from store.errors import StoreBusy, StoreClosed, StoreError
 from tests.gateway.conftest import MakeNode
 from tests.gateway.management.world import BY_NAME, OPERATOR, PASSWORD, Refused, World
 from tests.gateway.mqtt import wire
 from tests.gateway.people import SCRAM, access, auth, challenged, login, scram, set_rules, set_user
-from tests.gateway.raw import PUBACK
+from tests.gateway.raw import PUBACK, RawClient
 from tests.gateway.scram_client import ScramClient
+from tests.gateway.several import Several
 from tests.waiting import until
 
 DENIED = Event(AUTHORIZATION, False, "PUB", "topic:x", "alice", "c", "192.0.2.7")
@@ -189,7 +195,7 @@ async def test_a_flood_of_texts_that_are_no_utf_8_does_not_end_it(tmp_path: Path
     audit = AuditLog(AuditConfig(str(tmp_path), max_rate=1), "node")
     for _ in range(3):
         audit.note(DENIED._replace(user="\udcff"))
-    audit.stop()
+    await audit.stop()
     assert [(each["user"], each.get("count")) for each in lines(tmp_path)] == [("\\udcff", None), ("\\udcff", 2)]
 
 
@@ -207,7 +213,7 @@ async def test_a_flood_is_summed(tmp_path: Path) -> None:
     audit = AuditLog(AuditConfig(str(tmp_path), max_rate=10), "node")
     for number in range(5000):
         audit.note(DENIED._replace(resource=f"topic:{number}", client=f"c{number}", source=f"192.0.2.{number % 4}"))
-    audit.stop()
+    await audit.stop()
     found = lines(tmp_path)
     single = [each for each in found if "count" not in each]
     summed = [each for each in found if "count" in each]
@@ -226,7 +232,7 @@ async def test_a_flood_of_denials_hides_nothing_else(tmp_path: Path) -> None:
     changed = Event(ADMINISTRATION, True, "Access.SetRules", "'access' 'mallory'", "admin")
     audit.note(changed)
     audit.note(Event(AUTHENTICATION, True, "CONNECT", user="mallory", client="m"))
-    audit.stop()
+    await audit.stop()
     found = [(each["user"], each.get("resource"), each.get("client")) for each in lines(tmp_path) if each["allowed"]]
     assert sorted(found) == [("admin", changed.resource, None), ("mallory", None, "m")]
 
@@ -235,7 +241,7 @@ async def test_sums_are_bounded_too(tmp_path: Path) -> None:
     audit = AuditLog(AuditConfig(str(tmp_path), max_rate=1), "node")
     for number in range(20_000):
         audit.note(DENIED._replace(user=f"u{number}", action=f"a{number}"))
-    audit.stop()
+    await audit.stop()
     found = lines(tmp_path)
     assert len(found) < 1200
     assert sum(int(str(each.get("count", 1))) for each in found) == 20_000
@@ -247,7 +253,7 @@ async def test_files_have_a_bounded_size_and_number(tmp_path: Path) -> None:
         audit = AuditLog(config, "g/1")
         for number in range(10):
             audit.note(DENIED._replace(resource="x" * 10_000, request=str(number)))
-        audit.stop()
+        await audit.stop()
     files = sorted(path.name for path in (tmp_path / "a" / "b").iterdir())
     assert files == ["audit-g-1.1.jsonl", "audit-g-1.2.jsonl", "audit-g-1.jsonl"]
     assert all(path.stat().st_size < 10_000 for path in (tmp_path / "a" / "b").iterdir())
@@ -262,7 +268,7 @@ async def test_a_disk_that_fails_is_logged_and_stops_nothing(tmp_path: Path, cap
         for _ in range(2):
             audit.note(DENIED)
             await until(lambda: not audit._lines)
-        audit.stop()
+        await audit.stop()
     await asyncio.sleep(0)
     assert caplog.text.count("the audit log loses events") == 1
 
@@ -271,7 +277,7 @@ async def test_a_line_that_was_cut_off_costs_no_other_line(tmp_path: Path) -> No
     (tmp_path / "audit-node.jsonl").write_text('{"time_ms":1,"us')
     audit = AuditLog(AuditConfig(str(tmp_path)), "node")
     audit.note(DENIED)
-    audit.stop()
+    await audit.stop()
     reply = await AuditService(str(tmp_path)).list_audit(pb.ListAuditRequest(), NODE_USER)
     assert [each.user for each in reply.events] == ["alice"]
 
@@ -283,7 +289,7 @@ async def test_a_disk_that_fills_up_is_logged(tmp_path: Path, caplog: pytest.Log
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, limits[1]))
     try:
-        audit.stop()
+        await audit.stop()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / "audit-node.jsonl").stat().st_size == 65_536
@@ -293,7 +299,7 @@ async def test_a_disk_that_fills_up_is_logged(tmp_path: Path, caplog: pytest.Log
 async def test_without_a_folder_there_is_none() -> None:
     audit = AuditLog(AuditConfig(), "node")
     audit.note(DENIED)
-    audit.stop()
+    await audit.stop()
     with pytest.raises(RequestError, match=r"audit\.folder says where"):
         await AuditService("").list_audit(pb.ListAuditRequest(), NODE_USER)
 
@@ -314,3 +320,191 @@ async def test_events_are_found_by_time_across_files_and_processes(tmp_path: Pat
     assert await actions(limit=2) == ["3000", "4000"]
     assert await actions(since_ms=2000, until_ms=4000) == ["2000", "3000"]
     assert await actions(user="alice") == []
+
+
+# --- the topic
+
+
+@pytest.fixture
+async def publishing(make_node: MakeNode) -> Node:
+    """A node that has no files, and publishes the events."""
+    made = await make_node(audit__topic=True, mqtt__auth=["password"], grpc__auth=["password"], mqtt__ws_port=-1)
+    for name in ("alice", "auditor"):
+        await set_user(made, name, name.encode())
+    await set_rules(made, "auditor", "allow SUB topic:$audit/#")
+    await set_rules(made, "alice", "deny publish away/#", "allow both #")
+    return made
+
+
+async def reason_of(client: RawClient, topic: bytes, payload: bytes) -> int:
+    """The answer to a message of QoS 1."""
+    client.send(wire.publish(5, topic, payload, 1, 1))
+    return (await client.expect(PUBACK)).reason
+
+
+async def test_events_are_messages_for_who_may_read_them(publishing: Node) -> None:
+    port = publishing.ports.mqtt
+    auditor, _ = await login(port, b"auditor", b"auditor", client_id=b"auditor")
+    assert await auditor.subscribe((b"$audit/#", 1)) == b"\1"
+    alice, _ = await login(port, b"alice", b"alice", client_id=b"a")
+    assert await reason_of(alice, b"away/x", b"secret") == 0x87
+    found: dict[str, dict[str, object]] = {}
+    while not {"authorization", "authentication"} <= found.keys():
+        (message,) = await auditor.take(1)
+        event = json.loads(message.payload)
+        if event["user"] == "alice":
+            found[event["event"]] = event
+            assert message.topic == b"$audit/" + str(event["event"]).encode()
+            assert b"secret" not in message.payload
+    assert found["authorization"].items() >= {"action": "PUB", "resource": "topic:away/x", "client": "a"}.items()
+    assert found["authorization"]["rule"] == "deny publish away/#"
+    assert found["authentication"].items() >= {"action": "CONNECT", "allowed": True, "process": "node"}.items()
+    everything = await alice.subscribe((b"$audit/#", 1), (b"#", 1), packet_id=7)
+    assert everything == b"\x87\1"
+    async with Client(
+        f"127.0.0.1:{publishing.ports.grpc}", credentials=Credentials("auditor", "auditor"), retry_seconds=0
+    ) as service:
+        read = await service.find_between("$audit", 0, 1 << 50)
+        assert "alice" in {json.loads(each.payload).get("user") for each in read}
+        with pytest.raises(InvalidArgument, match="may be published to"):
+            await service.send("$audit/authentication", b"forged")
+
+
+@pytest.mark.parametrize("topic", [b"$audit", b"$audit/x", b"$delayed/1/$audit/x"])
+async def test_nobody_writes_events(publishing: Node, topic: bytes) -> None:
+    await access(publishing).update_user(pb.UpdateUserRequest(name="alice", super_user=True), NODE_USER)
+    alice, _ = await login(publishing.ports.mqtt, b"alice", b"alice")
+    assert await reason_of(alice, topic, b"x") == 0x87
+    refused, connack = await login(publishing.ports.mqtt, b"alice", b"alice", client_id=b"w", will=(topic, b"x"))
+    assert connack.reason == 0x87
+    await refused.closed()
+
+
+async def test_reading_the_events_makes_no_more_of_them(make_node: MakeNode, tmp_path: Path) -> None:
+    node = await make_node(audit__topic=True, audit__sample=1, audit__folder=str(tmp_path / "audit"))
+    engine = node._engine
+    assert engine is not None
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    await client.subscribe((b"$audit/#", 1), (b"home/#", 1))
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    await publisher.publish(b"home/x", b"1", 1)
+    seen: list[str] = []
+    while seen.count("topic:home/x") < 1:
+        (message,) = await client.take(1)
+        if message.topic.startswith(b"$audit"):
+            seen.append(json.loads(message.payload).get("resource", ""))
+    assert "topic:home/#" in seen
+    assert not any("$audit" in each for each in seen)
+    end = engine.stats().log_end
+    await asyncio.sleep(0)
+    audit = node._authority.audit
+    assert audit._topic is not None
+    await until(lambda: not audit._lines and not audit._topic._waiting and not audit._topic._sending)
+    assert engine.stats().log_end - end < 4096, "events about events"
+
+
+class Appends:
+    """A store that answers when it is told."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[list[bytes], Done]] = []
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        self.waiting.append((frames, done))
+
+    def answer(self, error: StoreError | None = None) -> list[bytes]:
+        frames, done = self.waiting.pop(0)
+        done(Appended([0] * len(frames), 0, error) if error is None else Appended((), 0, error))
+        return frames
+
+
+async def test_one_append_is_under_way_and_what_waits_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(audit_topic, "_MAX_WAITING", 5)
+    monkeypatch.setattr(audit_topic, "_AT_ONCE", 3)
+    store = Appends()
+    topic = AuditTopic(store)  # type: ignore[arg-type]
+    for number in range(4):
+        topic.add("authentication", b"%d" % number)
+    topic.flush()
+    topic.flush()
+    assert [len(frames) for frames, _ in store.waiting] == [3]
+    for number in range(4, 10):
+        topic.add("authentication", b"%d" % number)
+    assert "lose events" in caplog.text
+    first = store.answer(StoreBusy("later"))
+    topic.flush()
+    assert store.answer() == first, "a busy store gets them again"
+    topic.flush()
+    assert [record.decode(frame, 0)[-1] for frame in store.answer()] == [b"3", b"4", b"5"]
+    topic.flush()
+    store.answer(StoreClosed("gone"))
+    await topic.stop()
+    assert not store.waiting
+
+
+async def test_the_events_of_gateways_are_in_the_one_log(tmp_path: Path) -> None:
+    several = await Several(tmp_path / "data", far=True, audit__topic=True).open()
+    try:
+        await several.join("a", "b")
+        for gateway in ("a", "b"):
+            await RawClient.connect(several.ports[gateway], b"c-" + gateway.encode(), 5)
+        reader = await RawClient.connect(several.ports["a"], b"reader", 5)
+        await reader.subscribe((b"$replay/0/$audit/authentication", 1))
+        clients: set[str] = set()
+        while not {"c-a", "c-b"} <= clients:
+            (message,) = await reader.take(1)
+            clients.add(json.loads(message.payload)["client"])
+    finally:
+        await several.close()
+
+
+# --- samples of what is allowed
+
+
+async def test_allowed_messages_and_subscriptions_are_sampled(make_node: MakeNode, tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    node = await make_node(
+        audit__folder=str(folder),
+        audit__sample=1,
+        mqtt__auth=["password"],
+        grpc__auth=["password"],
+        http__auth=["password"],
+    )
+    await set_user(node, "alice", b"alice")
+    await set_rules(node, "alice", "allow both home/#", "allow SUB group:g")
+    alice, _ = await login(node.ports.mqtt, b"alice", b"alice", client_id=b"a")
+    await alice.publish(b"home/x", b"secret", 1)
+    await alice.subscribe((b"home/+", 1))
+    seen = await noted(folder, event="authorization", action="PUB", resource="topic:home/x")
+    who = {"user": "alice", "client": "a", "source": "127.0.0.1"}
+    assert seen.items() >= {"allowed": True, "sample": 1, **who}.items()
+    assert seen["rule"] == "allow both home/#"
+    assert (await noted(folder, action="SUB", resource="topic:home/+"))["rule"] == "allow both home/#"
+    credentials = Credentials("alice", "alice")
+    async with Client(f"127.0.0.1:{node.ports.grpc}", credentials=credentials, retry_seconds=0) as service:
+        await service.send("home/y", b"secret")
+        await noted(folder, action="PUB", resource="topic:home/y", user="alice", allowed=True)
+        await service.partitions("home")
+        wanted = {"action": "SUB", "resource": "topic:home/#", "user": "alice", "allowed": True}
+        await until(lambda: any(wanted.items() <= each.items() for each in lines(folder)))
+    assert "secret" not in "".join(path.read_text() for path in folder.iterdir())
+    reply = await AuditService(str(folder)).list_audit(pb.ListAuditRequest(event="authorization"), NODE_USER)
+    assert {event.sample for event in reply.events} == {1}
+
+
+async def test_without_sampling_nothing_is_put_in_the_way(make_node: MakeNode, tmp_path: Path) -> None:
+    node = await make_node(audit__folder=str(tmp_path / "audit"))
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    assert node._sessions.open_sessions[b"c"][1].permissions is None
+    await client.publish(b"x", b"", 1)
+    node._authority.audit._append(node._authority.audit._take_lines())
+    assert not [each for each in lines(tmp_path / "audit") if each["event"] == "authorization"]
+
+
+async def test_about_one_of_so_many_is_sampled(tmp_path: Path) -> None:
+    audit = AuditLog(AuditConfig(str(tmp_path), sample=10), "node")
+    total = sum(audit.is_sampled() for _ in range(20_000))
+    assert 1500 < total < 2700
+    await audit.stop()

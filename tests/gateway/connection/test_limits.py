@@ -3,10 +3,12 @@
 import asyncio
 import socket
 import struct
+from time import monotonic
 
 import pytest
 
 from cloud_sdk import Client, InvalidArgument
+from gateway.broker import user_limits
 from gateway.listen import listener
 from gateway.net import admission as gate
 from gateway.net import bounded_http
@@ -519,3 +521,98 @@ async def test_bytes_of_a_user_are_limited(make_node: MakeNode) -> None:
     client.send(wire.publish(5, b"t", b"x" * 25_000, 1, 1))
     await client.expect(PUBACK)
     assert node.counters.publishers_paced == 1
+
+
+async def test_how_often_a_client_connects_is_limited(make_node: MakeNode) -> None:
+    """Only a client that has authenticated counts: nobody can use up the connects of another one."""
+    node = await users_node(make_node, mqtt__client_connect_rate=3)
+    for _ in range(4):
+        assert (await login(node.ports.mqtt, b"alice", b"guess", client_id=b"2"))[1].reason == 0x86
+    client, connack = await login(node.ports.mqtt, b"bob", b"x", client_id=b"2")
+    await client.disconnect()
+    for _ in range(3):
+        client, connack = await login(node.ports.mqtt, b"alice", b"x", client_id=b"2")
+        assert connack.reason == 0
+        await client.disconnect()
+    for version, reason in ((5, 0x9F), (4, 3)):
+        refused, connack = await login(node.ports.mqtt, b"alice", b"x", version, b"2")
+        assert connack.body[1] == reason
+        await refused.closed()
+    assert node.counters.connects_too_fast == 2
+    assert (await login(node.ports.mqtt, b"alice", b"x", client_id=b"3"))[1].reason == 0
+    assert (await login(node.ports.mqtt, None, None, client_id=b"4"))[1].reason == 0
+
+
+async def test_how_often_a_user_connects_is_limited(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await users_node(make_node, mqtt__user_connect_rate=60)
+    now = monotonic()
+    monkeypatch.setattr("gateway.broker.user_limits.monotonic", lambda: now)
+    for number in range(60):
+        assert (await login(node.ports.mqtt, b"alice", b"x", client_id=b"%d" % number))[1].reason == 0
+    assert (await login(node.ports.mqtt, b"alice", b"x", client_id=b"more"))[1].reason == 0x9F
+    assert (await login(node.ports.mqtt, b"bob", b"x", client_id=b"b"))[1].reason == 0
+    assert (await login(node.ports.mqtt, None, None, client_id=b"n"))[1].reason == 0
+    now += 1.01
+    assert (await login(node.ports.mqtt, b"alice", b"x", client_id=b"more"))[1].reason == 0
+    assert (await login(node.ports.mqtt, b"alice", b"x", client_id=b"more"))[1].reason == 0x9F
+
+
+def test_clients_that_were_away_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_limits, "_MAX_KNOWN", 2)
+    rates = user_limits._ConnectRates(1)
+    assert [rates.may_connect(who) for who in (b"a", b"b", b"a", b"c", b"a")] == [True, True, False, True, False]
+    assert len(rates._buckets) == 2
+    assert rates.may_connect(b"b")
+
+
+async def test_sessions_of_a_user_are_limited(make_node: MakeNode) -> None:
+    node = await users_node(make_node, mqtt__max_user_sessions=2)
+
+    async def reason(name: bytes | None, client_id: bytes, expiry: int = 3600, version: int = 5) -> int:
+        password = b"x" if name else None
+        client, connack = await login(node.ports.mqtt, name, password, version, client_id, clean=False, expiry=expiry)
+        await client.disconnect()
+        return connack.body[1]
+
+    assert [await reason(b"alice", each) for each in (b"1", b"2", b"3", b"1")] == [0, 0, 0x97, 0]
+    assert await reason(b"alice", b"3", version=4) == 3
+    assert await reason(b"alice", b"4", expiry=0) == 0
+    assert [await reason(b"bob", b"b"), await reason(None, b"n")] == [0, 0]
+    assert node.counters.sessions_full == 2
+    await node._sessions.remove(b"1")
+    assert await reason(b"alice", b"3") == 0
+    assert await node._engine.session_count_of(b"alice") == 2  # type: ignore[union-attr]
+
+
+async def test_subscriptions_of_a_user_are_limited(make_node: MakeNode) -> None:
+    node = await users_node(make_node, mqtt__max_user_subscriptions=3)
+    limits = node._sessions._user_limits
+    first, _ = await login(node.ports.mqtt, b"alice", b"x", client_id=b"1", clean=False, expiry=3600)
+    second, _ = await login(node.ports.mqtt, b"alice", b"x", client_id=b"2")
+    assert await first.subscribe((b"a", 1), (b"b", 0)) == bytes([1, 0])
+    assert await second.subscribe((b"a", 1), (b"b", 0), (b"$share/g/c", 0)) == bytes([1, 0x97, 0x97])
+    assert await second.subscribe((b"a", 0)) == bytes([0])
+    assert node.counters.subscriptions_full == 2
+    other, _ = await login(node.ports.mqtt, b"bob", b"x", client_id=b"3")
+    assert await other.subscribe((b"a", 0), (b"b", 0), (b"c", 0)) == bytes([0, 0, 0])
+    await first.unsubscribe(b"b")
+    assert await second.subscribe((b"b", 0)) == bytes([0])
+    await second.disconnect()
+    await until(lambda: limits._users[b"alice"].subscriptions == 1)
+    await first.disconnect()
+    await until(lambda: b"alice" not in limits._users)
+    first, _ = await login(node.ports.mqtt, b"alice", b"x", client_id=b"1", clean=False, expiry=3600)
+    assert limits._users[b"alice"].subscriptions == 1
+    assert await first.subscribe((b"c", 0), (b"d", 0), (b"e", 0)) == bytes([0, 0, 0x97])
+
+
+async def test_limits_of_a_listener_count_before_those_of_all(make_node: MakeNode) -> None:
+    public = {"name": "public", "address": "127.0.0.1:0", "max_subscriptions": 1, "max_in_flight": 2}
+    node = await make_node(mqtt__listeners=[public], mqtt__max_subscriptions=2, mqtt__max_in_flight=5)
+    port = int(node.ports.addresses["public"].rpartition(":")[2])
+    for where, most, window in ((port, 1, 2), (node.ports.mqtt, 2, 5)):
+        client = await RawClient.connect(where, b"c%d" % most, 5)
+        reasons = await client.subscribe((b"a", 1), (b"b", 1), (b"c", 1))
+        assert reasons == b"\1" * most + b"\x97" * (3 - most)
+        assert node._sessions.open_sessions[b"c%d" % most][0].exchanges.window == window
+        await client.disconnect()

@@ -497,6 +497,38 @@ async def test_bans_are_set_and_end(node: Node, admin: Browser, world: World) ->
     assert "There is none" in (await admin.get("bans")).text
 
 
+async def test_a_user_asks_for_access_and_an_administrator_decides(node: Node, admin: Browser) -> None:
+    await set_user(node, "bob", b"p")
+    async with Browser(node.ports.http) as other:
+        await other.log_in("bob", "p")
+        denied = await other.get("access")
+        assert denied.status == 403 and "/console/requests" in denied.links
+        page = await other.act("request-ask", actions="subscribe", resource="home/#", reason=EVIL)
+        assert "Asked for: allow subscribe home/#" in page.text
+        assert "<img" not in page.text and EVIL in page.elements.words
+        assert "Approve the request" not in page.text
+        assert "Not done" in (await other.act("request-ask", actions="PUB", resource="cluster:access", reason="")).text
+        await other.act("request-ask", actions="SUB", resource="group:billing", reason="")
+        assert "2 requests for access: somebody has to decide" in (await admin.get("")).elements.words
+        waiting = await admin.get("requests")
+        assert "bob" in waiting.elements.words and "Approve the request" in waiting.text
+        number = next(each for each in waiting.elements.tags if each[1].get("name") == "number")[1]["value"]
+        assert "Not done" in (await other.act("request-approve", number=number, why="")).text
+        page = await admin.act("request-approve", number=number, why="for the report")
+        assert "The first rule of bob is: allow subscribe home/#" in page.text
+        number = (await admin.get("requests")).elements.fields["number"]
+        assert (
+            "Declined: allow SUB group:billing for bob"
+            in (await admin.act("request-decline", number=number, why="no")).text
+        )
+        assert "There is none" in (await admin.get("requests")).text
+        assert "somebody has to decide" not in (await admin.get("")).text
+        history = (await other.get("requests?decided=1")).elements.words
+        assert "for the report" in history and "declined" in history and ADMIN in history
+        assert "There is none" in (await admin.get("requests?decided=1&user=nobody")).text
+    assert "allow subscribe home/#" in (await admin.get("user?name=bob")).elements.words
+
+
 async def test_the_audit_log_is_searched(make_node: MakeNode, tmp_path: Path) -> None:
     node = await make_node(http__auth=["password"], audit__folder=str(tmp_path / "audit"))
     await set_user(node, ADMIN, PASSWORD.encode())
@@ -619,6 +651,7 @@ def test_numbers_and_times_are_readable() -> None:
 # --- rights
 
 SECTION_PATHS = [section.url.removeprefix("/console/") for section in SECTIONS if section.name != "cluster"]
+HELD = "messages", "held", "held?kind=transactions"  # of these everybody sees his part
 WORLD_PATHS = [
     *("topics?above=home%2F", "topics?prefix=home", "topic?topic=home%2Ft", "messages?parent=home&key=k"),
     *(
@@ -633,6 +666,8 @@ WORLD_PATHS = [
         "roles",
         "bans",
         "bans?kind=user&name=bob",
+        "requests",
+        "requests?decided=1",
         "user?name=admin",
         "user?name=",
         "configuration?changed=1",
@@ -661,10 +696,10 @@ async def test_who_has_no_rule_sees_that_he_sees_nothing(node: Node, browser: Br
     await browser.log_in("new", "pw")
     for path in [*SECTION_PATHS, *WORLD_PATHS]:
         page = await browser.get(path)
-        hiding = path in ("", "overview/state", "messages", "held", "held?kind=transactions")
+        hiding = path.startswith("requests") or path in ("", "overview/state", *HELD)
         assert page.status == (200 if hiding else 403), path
         assert "home/" not in page.text.replace("home%2F", "") or path.startswith(("topic", "messages")), path
-        if path not in ("messages", "held", "held?kind=transactions"):
+        if path not in HELD and not path.startswith("requests"):
             assert "no rule allows it" in page.text, path
     async with browser.client.get(f"{browser.origin}/console/live") as answer:
         assert answer.status == 403

@@ -15,7 +15,8 @@ from gateway.management.proto import management_pb2 as pb
 from gateway.node.node import Node
 from record.layout import FLAG_DELAYED, FLAG_HALF, Kind
 from sluice.node.http_link import HttpLink, ManagementError
-from store.api import DeadLetterReason, PopRequest, Receipts, Start, partition_queue
+from store import control
+from store.api import Action, DeadLetterReason, PopRequest, Receipts, Resource, Rule, Start, partition_queue
 from store.engine import Engine
 from tests.gateway.people import set_user
 from tests.gateway.raw import RawClient
@@ -58,6 +59,7 @@ class World:
         self.node = node
         self.positions: list[int] = []
         self.timer = self.half = 0
+        self.requests: list[int] = []  # for access, of the user `other`
 
     async def fill(self) -> None:
         node = self.node
@@ -67,6 +69,10 @@ class World:
         self.client: RawClient = await durable(node, b"c", expiry=3600)
         await self.client.subscribe((b"home/#", 1))
         (self.timer,) = await store_messages(node, (b"home/later", b"x"), flags=1 | FLAG_DELAYED)
+        for name in (b"x", b"y"):
+            rule = Rule(True, int(Action.SUB), int(Resource.TOPIC), name)
+            asked = control.AccessRequested(rule, FUTURE_MS, b"device")
+            self.requests += await append(engine_of(node), [asked.frame(b"other")])
         (self.half,) = await store_messages(node, (b"home/half", b"x"), flags=1 | FLAG_HALF)
 
     def service(self) -> str:
@@ -75,12 +81,14 @@ class World:
         client.called("PublishMessages")
         return client.id
 
-    async def over_http(self, method: Method, request: Message) -> Message:
-        """Call a method over HTTP as the operator. Raises `Refused`."""
+    async def over_http(
+        self, method: Method, request: Message, user: str | None = OPERATOR, password: str = PASSWORD
+    ) -> Message:
+        """Call a method over HTTP, by default as the operator; a user of None is nobody. Raises `Refused`."""
         url = f"http://127.0.0.1:{self.node.ports.http}"
 
         def call() -> Message:
-            link = HttpLink.open(url, OPERATOR, PASSWORD)
+            link = HttpLink.open(url, user, password)
             try:
                 return link.call(method.name, request, method.reply)
             except ManagementError as error:

@@ -141,6 +141,7 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     for user in USERS:
         of_user = sorted(name for name, session in model.sessions.by_client.items() if session.user == user)
         assert await engine.sessions_of(user, None) == (of_user, None)
+        assert await engine.session_count_of(user) == (len(of_user) if user else 0)
     assert engine._views.sessions.count == len(model.sessions.by_client), "the number of sessions"
     await _check_wills(engine, model)
     await _check_names(engine, model, rng)
@@ -229,6 +230,12 @@ async def _check_access(engine: Queries, model: Model) -> None:
     assert await engine.bans(None, 100) == [access.bans[target] for target in sorted(access.bans)]
     assert await engine.ban_count() == len(access.bans)
     assert await engine.ban(b"user:c1") == access.bans.get(b"user:c1")
+    asked = [access.open_requests[number] for number in sorted(access.open_requests)]
+    found = await engine.open_access_requests()
+    assert found == asked, f"requests are {found} and not {asked}"
+    assert await engine.open_access_requests(USERS[1]) == [each for each in asked if each.user == USERS[1]]
+    assert await engine.decided_access_requests(1 << 62, 1000) == access.decided_requests[:-1001:-1]
+    assert await engine.decided_access_requests(2, 1) == access.decided_requests[:2][-1:]
 
 
 async def _check_names(engine: Queries, model: Model, rng: Random) -> None:

@@ -1,8 +1,10 @@
 """The part of the model that is about who may do what."""
 
+from dataclasses import replace
+
 from record.layout import Kind
 from store import control
-from store.api import Ban, Role, Rule, User, UserState
+from store.api import AccessRequest, Ban, Outcome, Role, Rule, User, UserState
 
 
 class Access:
@@ -16,13 +18,18 @@ class Access:
         self.bans: dict[bytes, Ban] = {}
         self.were_bans = False  # any, ever
         self.changed_bans: list[tuple[int, bytes]] = []  # (cause, target)
+        self.open_requests: dict[int, AccessRequest] = {}
+        self.decided_requests: list[AccessRequest] = []
         self.changed_users: list[tuple[int, bytes]] = []  # (cause, name)
         self.changed_rules: list[tuple[int, bytes]] = []
 
     def fold(self, kind: Kind, name: bytes, payload: bytes, position: int, time: int) -> None:
-        """Take a record about a user, a role or a ban, which was stored at `time` (ms)."""
+        """Take a record about a user, a role, a ban or a request for access, which was stored at `time` (ms)."""
         if kind in (Kind.BAN_SET, Kind.BAN_ENDED):
             self._fold_ban(kind, name, payload, position, time)
+            return
+        if kind in (Kind.ACCESS_REQUESTED, Kind.ACCESS_DECIDED):
+            self._fold_request(kind, name, payload, position, time)
             return
         if kind in (Kind.USER_SET, Kind.USER_REMOVED):
             self.changed_users.append((position, name))
@@ -35,6 +42,7 @@ class Access:
             self.users.pop(name, None)
             self.rules.pop(name, None)
             self.states.pop(name, None)
+            self.open_requests = {at: each for at, each in self.open_requests.items() if each.user != name}
         elif kind == Kind.USER_CHANGED:
             changed = control.UserChanged.parse(payload)
             self.states[name] = UserState(tuple(changed.roles), changed.is_super, changed.is_disabled)
@@ -62,3 +70,17 @@ class Access:
                 return
             del self.bans[target]
         self.changed_bans.append((position, target))
+
+    def _fold_request(self, kind: Kind, user: bytes, payload: bytes, position: int, time: int) -> None:
+        if kind == Kind.ACCESS_REQUESTED:
+            asked = control.AccessRequested.parse(payload)
+            found = AccessRequest(position, user, asked.rule, asked.reason, time, asked.until_ms)
+            self.open_requests[position] = found
+            return
+        event = control.AccessDecided.parse(payload)
+        known = self.open_requests.get(event.request)
+        if known is not None and known.user == user:
+            del self.open_requests[event.request]
+            outcome, number = Outcome(event.outcome), len(self.decided_requests)
+            decided = replace(known, outcome=outcome, decision=number, by=event.by, why=event.reason, decided_ms=time)
+            self.decided_requests.append(decided)

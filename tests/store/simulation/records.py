@@ -72,6 +72,7 @@ class Records:
         self, rng: Random, largest: int, *, moves: bool, reclaims: bool, delays: tuple[int, ...] = DELAYS
     ) -> None:
         self.handles: dict[int, bytes] = {}  # unsealed frame by handle
+        self._requests = [(7, USERS[1])]  # for access: position and user; the first was never made
         self._rng = rng
         self._largest = largest
         self._moves = moves
@@ -109,9 +110,11 @@ class Records:
     def learn(self, positions: "dict[int, bytes]") -> None:
         """These records are in the log."""
         for position, frame in positions.items():
-            kind, flags, *_ = record.decode(frame, 0)
+            kind, flags, _, subject, *_ = record.decode(frame, 0)
             if kind == Kind.MESSAGE and flags & FLAG_HELD:
                 self.handles[position] = frame
+            elif kind == Kind.ACCESS_REQUESTED:
+                self._requests.append((position, subject))
 
     def _message(self, now: int) -> bytes:
         rng = self._rng
@@ -262,7 +265,7 @@ class Records:
         rng = self._rng
         name = rng.choice(USERS)
         names = rng.sample(USERS, rng.randrange(3))
-        match rng.randrange(8):
+        match rng.randrange(10):
             case 0:
                 salt = rng.randbytes(rng.choice((0, 16)))
                 return control.user_set(User(name, salt, rng.randrange(1 << 32), rng.randbytes(32), rng.randbytes(32)))
@@ -279,6 +282,13 @@ class Records:
                 return control.BanSet(rng.choice((0, 7, 1 << 40)), by, reason).frame(b"user:" + name)
             case 6:
                 return control.BanEnded(rng.choice((0, 0, 7))).frame(b"user:" + name)
+            case 7:
+                return control.AccessRequested(self._rule(), 1 << 40, rng.choice((b"", b"lost"))).frame(name)
+            case 8:
+                number, user = rng.choice(self._requests)
+                outcome, by = rng.choice((1, 2, 3)), rng.choice(USERS)
+                decided = control.AccessDecided(number, outcome, by, b"why")
+                return decided.frame(user if rng.random() < 0.8 else name)
             case _:
                 return control.RulesSet([self._rule() for _ in range(rng.randrange(4))]).frame(name)
 

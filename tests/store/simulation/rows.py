@@ -6,7 +6,7 @@ of their queues written down, a row may have the record itself in place of where
 nothing instead of to what is gone. `Rows` checks that and then leaves it out, so that all else can be compared.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
@@ -16,7 +16,7 @@ from struct import pack
 import record
 from matcher.names import has_wildcard, parent_of
 from record.layout import FLAG_HALF, Kind
-from store.api import DeadLetter, Rule
+from store.api import AccessRequest, DeadLetter, Rule
 from store.config import StoreConfig
 from store.engine import Engine
 from store.log.writer import SealedBatch
@@ -132,6 +132,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
         (b"h", len(model.held.messages), model.were_held),
         (b"c", sum(held.is_half for held in model.held.messages.values()), model.were_half),
         (b"N", len(model.access.bans), model.access.were_bans),
+        (b"J", len(model.access.decided_requests), bool(model.access.decided_requests)),
     ):
         if was_any:
             rows[b"C" + letter] = pack(">Q", count)
@@ -181,6 +182,8 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
     for name, count in wanted.items():
         if count:
             rows[b"f" + name] = pack(">I", count)
+    users = Counter(session.user for session in model.sessions.by_client.values() if session.user)
+    rows.update((b"Y" + user, pack(">I", count)) for user, count in users.items())
     if model.sessions.were_any:
         rows[b"S"] = pack(">Q", len(model.sessions.by_client))
 
@@ -286,8 +289,18 @@ def _add_access(rows: dict[bytes, bytes], model: Model) -> None:
         rows[b"E" + name] = bytes([state.is_super | state.is_disabled << 1]) + _names_row(state.roles)
     for name, role in model.access.roles.items():
         rows[b"L" + name] = _names_row(role.inherits) + b"".join(map(_rule_row, role.rules))
+    for number, asked in model.access.open_requests.items():
+        rows[b"Q" + pack(">Q", number)] = _request_row(asked)
+    for number, each in enumerate(model.access.decided_requests):
+        head = pack(">QQBHH", each.number, each.decided_ms, each.outcome, len(each.by), len(each.why))
+        rows[b"J" + pack(">Q", number)] = head + each.by + each.why + _request_row(each)
     for target, ban in model.access.bans.items():
         rows[b"N" + target] = pack(">QQH", ban.until_ms, ban.since_ms, len(ban.by)) + ban.by + ban.reason
+
+
+def _request_row(asked: AccessRequest) -> bytes:
+    head = pack(">QQHH", asked.since_ms, asked.until_ms, len(asked.user), len(asked.reason))
+    return head + asked.user + asked.reason + _rule_row(asked.rule)
 
 
 def _names_row(names: tuple[bytes, ...]) -> bytes:
