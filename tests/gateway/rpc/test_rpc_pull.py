@@ -11,6 +11,8 @@ import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.pull import PullCalls
+from gateway.rpc.selecting import keys_of
+from gateway.rpc.status import RequestError
 from record.layout import PART_PAYLOAD, Kind
 from store.api import Bounds, Fetched
 from tests.gateway.rpc.conftest import everything
@@ -110,3 +112,9 @@ async def test_replies_that_are_packed_on_the_loop_are_small(wanted: int, withou
     calls = PullCalls(cast("Any", Asked(10, frozenset())), cast("Any", None), RpcLimits(), everything())
     await calls.pull(pb.PullRequest(parent="t", max_bytes=wanted, without=without))
     assert asked_of_the_store == [limit]
+
+
+@pytest.mark.parametrize("keys", [[""], ["k" * 256], [str(number) for number in range(17)]])
+def test_keys_that_no_message_is_found_by_are_refused(keys: list[str]) -> None:
+    with pytest.raises(RequestError, match="key"):
+        keys_of(keys)
