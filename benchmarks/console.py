@@ -36,7 +36,7 @@ RULES: Final = ("allow * topic:#", "allow * group:*", "allow * session:*", "allo
 PAGES: Final = (
     "",
     "topics",
-    "topics?above=site0000%2F",
+    "topics?above=site0000%2Fsensor%2F",
     "topics?prefix=site0005%2F",
     "topic?topic=site0005%2Fsensor%2F7",
     "messages?parent=site0005&key=none",

@@ -1,5 +1,6 @@
 """Clients and their sessions."""
 
+import time
 from typing import Final
 
 from gateway.console.texts import link
@@ -7,18 +8,19 @@ from gateway.console.visit import PAGE_ROWS, Visit
 from gateway.management.proto import management_pb2 as pb
 
 _MOST_PACKETS: Final = 5_000  # on a page
-_SEARCHED: Final = 20  # pages without a row in a row, each of which has looked at up to 1,000 sessions
+_SEARCH_S: Final = 0.1  # that a page goes on for while it finds nobody; each call looks at up to 1,000 sessions
 
 
 async def clients(visit: Visit) -> dict[str, object]:
     prefix, user, connected = visit.text("prefix"), visit.text("user"), visit.flag("connected")
     after = visit.optional("after")
     rows: list[pb.Client] = []
-    for _ in range(_SEARCHED):
+    until = time.monotonic() + _SEARCH_S
+    while True:
         request = pb.ListClientsRequest(after=after, limit=PAGE_ROWS, prefix=prefix, user=user, connected=connected)
         reply = await visit.ask(request)
         rows, after = list(reply.clients), reply.after if reply.HasField("after") else None
-        if rows or after is None:
+        if rows or after is None or time.monotonic() >= until:
             break
     return {
         "rows": rows,

@@ -401,6 +401,19 @@ async def test_dead_letters_are_requeued_and_deleted(admin: Browser, world: Worl
     assert "There is none" in page.text
 
 
+async def test_a_search_that_takes_long_goes_on_with_the_next_page(
+    admin: Browser, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.management.areas.clients._MAX_LOOKED_AT", 1)
+    await durable(world.node, b"d", expiry=3600)
+    page = await admin.get("clients?user=nobody")  # it looks at both in its time
+    assert "There is none." in page.text
+    monkeypatch.setattr("gateway.console.pages.clients._SEARCH_S", 0.0)
+    page = await admin.get("clients?user=nobody")
+    assert "The search goes on with the next page" in page.text
+    assert any("after=c" in each for each in page.links)
+
+
 async def test_clients_are_found_and_disconnected(admin: Browser, world: World) -> None:
     page = await admin.get("clients?prefix=c&connected=1")
     assert "/console/client?id=c" in page.links
