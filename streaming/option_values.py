@@ -9,11 +9,26 @@ class OptionError(ValueError):
     """An option is missing, unknown or has a value that cannot be used."""
 
 
-def known_options(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the options by their names in lower case. Raises `OptionError` for a name that is not in `names`."""
-    given = {name.lower(): value for name, value in options.items()}
+def known_options(
+    options: Mapping[str, str],
+    names: Sequence[str],
+    aliases: Mapping[str, str] | None = None,
+    instead: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return the options by their names in lower case. `aliases` are other names for some of `names`, and `instead`
+    says what to do for names that people try. Raises `OptionError` for an unknown name, and for two of one meaning."""
+    other = {alias.lower(): name.lower() for alias, name in (aliases or {}).items()}
+    hints = {name.lower(): hint for name, hint in (instead or {}).items()}
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        real = other.get(name.lower(), name.lower())
+        if real in given and real != name.lower():
+            raise OptionError(f"{name} and another option with the meaning of {real} must not be given together")
+        given[real] = value
     known = {name.lower(): name for name in names}
     for name in given:
+        if name in hints:
+            raise OptionError(f"there is no option {name!r} here: {hints[name]}")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"; did you mean {known[near[0]]}?" if near else f"; the options are {', '.join(names)}"

@@ -13,6 +13,7 @@ from streaming.source.planning import holdings_of, pieces, starts, stops
 from streaming.source.predicates import can_evaluate, expression
 from streaming.source.pushdown import Narrowing
 from streaming.source.reading import read_piece
+from streaming.source.topics import unknown_parents
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
@@ -41,6 +42,9 @@ class BatchReader(DataSourceReader):
         topics = narrowing.topics(options.topics)
         with options.connection.client() as client:
             holdings = narrowing.holdings(holdings_of(client, index, topics))
+            if not any(each.end for each in holdings):
+                for line in unknown_parents(client, options.topics):
+                    log.warning(line)
             start = narrowing.start(client, index, starts(client, index, options.starting, holdings), holdings)
             end = narrowing.end(stops(client, index, options.ending, holdings))
         start = {each: offset for each, offset in start.items() if each in end}

@@ -60,9 +60,9 @@ def offsets_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
     return value
 
 
-def offsets_from_json(value: object, parents: Sequence[str] | None) -> Offsets:
+def offsets_from_json(value: object, parents: Sequence[str] | None, *, least: int = 0) -> Offsets:
     """Parse offsets from JSON. With one parent topic, its name may be left out: `{"0": 17}`. Raises `ValueError` for
-    anything but whole numbers from 0."""
+    anything but whole numbers from `least`."""
     if not isinstance(value, Mapping):
         raise ValueError(f"offsets must be an object, not {value!r}")
     if value and not any(isinstance(each, Mapping) for each in value.values()):
@@ -76,7 +76,7 @@ def offsets_from_json(value: object, parents: Sequence[str] | None) -> Offsets:
         if parents is not None and parent not in parents:
             raise ValueError(f"offsets of {parent!r}, which is not read")
         for partition, offset in each.items():
-            offsets[str(parent), _number(partition)] = _offset(offset)
+            offsets[str(parent), _number(partition)] = _offset(offset, least)
     return offsets
 
 
@@ -145,7 +145,7 @@ def _number(partition: object) -> int:
     return int(str(partition))
 
 
-def _offset(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+def _offset(value: object, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"not an offset: {value!r}")
     return value

@@ -28,6 +28,24 @@ _NAMES: Final = (
     "pageBytes",
     "failOnDataLoss",
 )
+# What the options of Spark's source for Kafka are called here, and what to use for those that have no equal.
+_OF_KAFKA: Final = {
+    "kafka.bootstrap.servers": "endpoint",
+    "subscribe": "parent",
+    "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
+}
+_INSTEAD: Final = {
+    "assign": "use startingOffsets with a condition on the column partition",
+    "subscribePattern": "use the option filter",
+    "minPartitions": "use the option recordsPerTask",
+    "startingOffsetsByTimestamp": "use the option startingTimestamp",
+    "endingOffsetsByTimestamp": "use the option endingTimestamp",
+    "includeHeaders": "the column properties has them",
+    "groupIdPrefix": "a query has no group: its progress is in Spark's checkpoint",
+    "kafka.group.id": "a query has no group: its progress is in Spark's checkpoint",
+}
+EARLIEST_OFFSET: Final = -2  # as in Kafka
+LATEST_OFFSET: Final = -1
 _DEFAULT_RECORDS_PER_TASK: Final = 1_000_000
 
 
@@ -67,7 +85,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Parse Spark's options. The case of their names is ignored. Raises `OptionError`."""
-        given = known_options(options, _NAMES)
+        given = known_options(options, _NAMES, _OF_KAFKA, _INSTEAD)
         topics = _topics(given)
         ending = _place(given, "ending", Edge.LATEST, topics)
         if ending is Edge.EARLIEST:
@@ -119,7 +137,10 @@ def _place(given: Mapping[str, str], which: str, default: Edge, topics: Topics) 
     if text.lower() in list(Edge):
         return Edge(text.lower())
     try:
-        return offsets_from_json(json.loads(text), topics.parents)
+        offsets = offsets_from_json(json.loads(text), topics.parents, least=EARLIEST_OFFSET)
     except ValueError as error:
         example = '{"sensors": {"0": 42}}'
         raise OptionError(f"{name} must be earliest, latest or JSON like {example}, not {text!r}: {error}") from error
+    if which == "ending" and EARLIEST_OFFSET in offsets.values():
+        raise OptionError("endingOffsets cannot be 'earliest' (-2)")
+    return offsets

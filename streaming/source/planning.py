@@ -8,7 +8,7 @@ from cloud_sdk.blocking import Client
 from streaming.history.index import HistoryIndex
 from streaming.history.table import HistoryFile, Span
 from streaming.source.offsets import DataLossError, Holding, Offsets, Partition, begins, ends
-from streaming.source.options import Edge, Moment, Place
+from streaming.source.options import EARLIEST_OFFSET, LATEST_OFFSET, Edge, Moment, Place
 from streaming.source.topics import ALL_TOPICS, Topics, TopicSelection
 
 
@@ -143,4 +143,6 @@ def _places(
         return begins(holdings) if place is Edge.EARLIEST else ends(holdings)
     if isinstance(place, Moment):
         return {each.partition: offset_at(client, index, each.partition, place.ms) for each in holdings}
-    return {**default, **place}
+    edges = {EARLIEST_OFFSET: begins(holdings), LATEST_OFFSET: ends(holdings)}
+    named = {each: edges[offset].get(each, 0) if offset in edges else offset for each, offset in place.items()}
+    return {**default, **named}

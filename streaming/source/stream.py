@@ -1,5 +1,6 @@
 """The reader of `spark.readStream.format("sluice")`."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,12 @@ from streaming.source.options import SourceOptions
 from streaming.source.planning import holdings_of, pieces, starts
 from streaming.source.reading import read_piece
 from streaming.source.sizing import within_bytes
+from streaming.source.topics import unknown_parents
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
+
+log = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -34,8 +38,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_client": None, "_index": None}  # connections cannot be pickled
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
-        client = self._opened()
-        return StreamProgress(starts(client, self._opened_index(), self._options.starting, self._holdings())).to_json()
+        client, holdings = self._opened(), self._holdings()
+        if not any(each.end for each in holdings):
+            for line in unknown_parents(client, self._options.topics):
+                log.warning(line)
+        return StreamProgress(starts(client, self._opened_index(), self._options.starting, holdings)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of records. Spark has no limit of bytes, so `latestOffset` applies that one."""

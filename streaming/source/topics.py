@@ -1,11 +1,14 @@
-"""The part of the log to read: parent topics, or MQTT filters of topics. Pure."""
+"""The part of the log to read: parent topics, or MQTT filters of topics."""
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cloud_sdk import NotAllowed
+from cloud_sdk.blocking import Client
 from streaming.option_values import OptionError
 
 
@@ -68,6 +71,24 @@ class Topics:
         if len(filters) > 1 or (also and not filters):
             return TopicSelection("", pattern_of(filters or also), self.keys, tuple(also))
         return TopicSelection(filters[0] if filters else "", "", self.keys, tuple(also))
+
+
+def unknown_parents(client: Client, topics: Topics) -> list[str]:
+    """Return a line for each named parent topic that has no messages yet, with similar ones that have: it may be
+    misspelled. A user that may not list parent topics gets none. Raises `SluiceError`."""
+    missing = [parent for parent in topics.parents or () if not any(each.end for each in client.partitions(parent))]
+    if not missing:
+        return []
+    try:
+        known = client.parents()
+    except NotAllowed:
+        known = []
+    lines = []
+    for parent in missing:
+        near = [each for each in difflib.get_close_matches(parent, known, 3, 0.6) if each != parent]
+        hint = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
+        lines.append(f"the parent topic {parent!r} has no messages yet{hint}")
+    return lines
 
 
 def pattern_of(filters: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from streaming.option_values import OptionError
 from streaming.source.columns import SCHEMA
-from streaming.source.options import Edge, Moment, SourceOptions
+from streaming.source.options import EARLIEST_OFFSET, LATEST_OFFSET, Edge, Moment, SourceOptions
 
 NEEDED = {"endpoint": "127.0.0.1:7070", "parent": "sensors"}
 
@@ -26,13 +26,24 @@ def test_names_are_matched_without_case() -> None:
     assert not options.fail_on_data_loss
 
 
+def test_options_may_have_the_names_of_the_source_for_kafka() -> None:
+    kafka = {"kafka.bootstrap.servers": "127.0.0.1:7070", "subscribe": "sensors", "maxOffsetsPerTrigger": "500"}
+    assert SourceOptions.parse(kafka) == SourceOptions.parse({**NEEDED, "maxRecordsPerTrigger": "500"})
+    options = SourceOptions.parse({**kafka, "startingOffsets": '{"sensors": {"0": -2, "1": -1}}'})
+    assert options.starting == {("sensors", 0): EARLIEST_OFFSET, ("sensors", 1): LATEST_OFFSET}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"startingOffset": "latest"}, "did you mean startingOffsets"),
         ({"zzz": "1"}, "the options are endpoint"),
         ({"startingOffsets": "soon"}, "must be earliest, latest or JSON"),
-        ({"startingOffsets": '{"0": -1}'}, "must be earliest, latest or JSON"),
+        ({"startingOffsets": '{"0": -3}'}, "must be earliest, latest or JSON"),
+        ({"endingOffsets": '{"0": -2}'}, "cannot be 'earliest'"),
+        ({"assign": '{"sensors": [0]}'}, "no option 'assign' here: use startingOffsets"),
+        ({"minPartitions": "8"}, "use the option recordsPerTask"),
+        ({"subscribe": "sensors"}, "must not be given together"),
         ({"endingOffsets": "earliest"}, "cannot be 'earliest'"),
         ({"maxRecordsPerTrigger": "0"}, "above 0"),
         ({"recordsPerTask": "many"}, "above 0"),
