@@ -121,3 +121,15 @@ def test_a_schema_is_found_in_a_sample_and_cbor_is_read_by_it(spark: "SparkSessi
     assert [tuple(row) for row in found] == [("d", 1.5), (None, None), (None, None)]
     with pytest.raises(ValueError, match="none of 3"):
         inferred_schema(records)
+
+
+def test_names_are_one_field_in_any_case_and_iso_times_are_timestamps(spark: "SparkSession") -> None:
+    texts = [
+        b'{"device": "a", "at": "2026-01-01T00:00:00Z", "day": "2026-01-01", "id": "20260101", "x": {"Y": 1, "y": 2}}',
+        b'{"Device": 7, "at": "2026-01-01T01:00:00.5+01:00", "day": null, "id": "2026", "mixed": "2026-01-01"}',
+        b'{"DEVICE": "b", "at": null, "mixed": "soon"}',
+    ]
+    found = inferred_schema(spark.createDataFrame([(bytearray(text),) for text in texts], "payload binary"))
+    assert found.simpleString() == (
+        "struct<at:timestamp,day:timestamp,device:string,id:string,mixed:string,x:struct<Y:bigint>>"
+    )
