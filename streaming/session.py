@@ -4,8 +4,9 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Final
@@ -18,6 +19,10 @@ from streaming.source import SluiceDataSource
 
 _HERE: Final = re.compile(r"local(-cluster)?(\[|$)|spark://(127\.0\.0\.1|localhost)(:|$)")
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+# For a session that ends soon: the JVM compiles less, and collects garbage in one thread.
+_QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK_START: Final = {"spark.driver.extraJavaOptions": _QUICK_JAVA, "spark.ui.enabled": "false"}
+_HIDDEN: Final = 64 << 10  # bytes of what a failed start wrote
 _JVM_SECONDS: Final = 20  # for its shutdown hooks on a busy machine
 
 
@@ -27,12 +32,13 @@ def spark_session(
     master: str = "local[2]",
     shuffle_partitions: int = 2,
     config: Mapping[str, str] | None = None,
+    quiet: bool = False,
 ) -> SparkSession:
     """Start Spark in this process, or use the running session, and register the data source.
 
     `config` adds to the settings below or replaces them. With a master on this machine, Spark uses loopback only. The
-    executors of another master must reach the driver, so Spark chooses its address (`spark.driver.host`). Raises
-    `JavaNotFound`.
+    executors of another master must reach the driver, so Spark chooses its address (`spark.driver.host`). `quiet`
+    hides what Spark's processes write to standard error, for ever, unless Spark does not start. Raises `JavaNotFound`.
     """
     _prepare_environment(is_here=is_here(master))
     settings = {
@@ -47,7 +53,7 @@ def spark_session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    with interrupts_as_before():
+    with interrupts_as_before(), _hidden_errors() if quiet else nullcontext():
         return register(builder.getOrCreate())
 
 
@@ -79,6 +85,24 @@ def stop(spark: SparkSession) -> None:
         except TimeoutExpired:
             gateway.proc.kill()
             gateway.proc.wait()
+
+
+@contextmanager
+def _hidden_errors() -> Iterator[None]:
+    """Give standard error of processes that are started now to a file without a name. If that fails, copy it."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            hidden.seek(0)
+            os.write(before, hidden.read(_HIDDEN))
+            raise
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from streaming.failures import TRACEBACK, failure_of
 from streaming.history.frame import read_records
+from streaming.table_names import table_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,11 +68,21 @@ def run(spark: "SparkSession", catalog: Catalog, query: str) -> "DataFrame":
     raise QueryError(f"a query may name {_MOST_TABLES} tables at most")
 
 
-def _add_table(spark: "SparkSession", catalog: Catalog, name: str) -> None:
+def require_tables(catalog: Catalog, query: str) -> None:
+    """Raise `QueryError` if a query names a table that is not there. This needs no Spark."""
+    for name in table_names(query)[:_MOST_TABLES]:
+        _require_table(catalog, name)
+
+
+def _require_table(catalog: Catalog, name: str) -> None:
     if name not in catalog.parents and not (catalog.is_there is not None and catalog.is_there(name)):
         near = difflib.get_close_matches(name, catalog.parents, 3, 0.5)
         known = f"did you mean {' or '.join(near)}?" if near else _known_tables(catalog)
         raise QueryError(f"there is no table {name!r}: a table is a parent topic, the first level of topics; {known}")
+
+
+def _add_table(spark: "SparkSession", catalog: Catalog, name: str) -> None:
+    _require_table(catalog, name)
     table(spark, catalog, name).createOrReplaceTempView("`" + name.replace("`", "``") + "`")
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from sluice.commands.analytics.sql_progress import Progress
 from sluice.console.command import Arguments, Subparsers, UsageError, add_limit, declare, spark_master
 from sluice.console.times import parse_time
 from sluice.node import grpc_client
@@ -39,19 +40,23 @@ def add(subparsers: Subparsers) -> None:
 
 def run(arguments: Arguments) -> int:
     from streaming.output import Form, lines  # noqa: PLC0415
-    from streaming.plot import NothingToDraw, draw  # noqa: PLC0415
-    from streaming.session import spark_session, stop  # noqa: PLC0415
-    from streaming.sql import QueryError  # noqa: PLC0415
+    from streaming.session import QUICK_START, spark_session, stop  # noqa: PLC0415
+    from streaming.sql import require_tables  # noqa: PLC0415
     from streaming.sql import run as answer  # noqa: PLC0415
 
     query = sys.stdin.read() if arguments.query == "-" else arguments.query
     catalog = _catalog(arguments)
-    spark = spark_session("sluice sql", master=arguments.master, config={"spark.log.level": "OFF"})
-    try:
-        frame = answer(spark, catalog, query)
-        names, rows = frame.columns, _rows(frame, arguments.limit)
-    finally:
-        stop(spark)
+    require_tables(catalog, query)
+    with Progress() as progress:
+        config = {"spark.log.level": "OFF", **QUICK_START}
+        spark = spark_session("sluice sql", master=arguments.master, config=config, quiet=True)
+        try:
+            progress.watch(spark.sparkContext.statusTracker())
+            frame = answer(spark, catalog, query)
+            names, rows = frame.columns, _rows(frame, arguments.limit)
+        finally:
+            progress.end()
+            stop(spark)
     if len(rows) > arguments.limit:
         print(f"sluice sql: there are more than {arguments.limit} rows: raise --limit", file=sys.stderr)
         rows = rows[: arguments.limit]
@@ -59,6 +64,9 @@ def run(arguments: Arguments) -> int:
         for line in lines(names, rows, Form(arguments.output)):
             print(line)
         return 0
+    from streaming.plot import NothingToDraw, draw  # noqa: PLC0415
+    from streaming.sql import QueryError  # noqa: PLC0415
+
     try:
         draw(names, rows, arguments.chart, title=query.strip())
     except NothingToDraw as error:
