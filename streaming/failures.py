@@ -13,6 +13,11 @@ TRACEBACK: Final = "Traceback (most recent call last)"
 _PYTHON: Final = re.compile(r"^([A-Za-z_]\w*(?:\.\w+)*): (\S.*)$")  # the last line of a traceback
 _AWAY: Final = ("cloud_sdk.errors.Unavailable", "cloud_sdk.errors.NoAnswer", "cloud_sdk.errors.Busy")
 _JAVA: Final = re.compile(r"^(?:: )?(?:[a-z]\w*\.)+(\w+): ")  # a Java class before its message
+# Spark waits ten seconds for a process of Python that it has started.
+_LATE_WORKER: Final = re.compile(
+    r"Python worker failed to connect back|waiting for the Python worker to connect back"
+    r"|before the Python worker connected|STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT"
+)
 _NOISE: Final = ("An error occurred while calling ", "Driver stacktrace", "JVM stacktrace")
 _STATE: Final = re.compile(r" ?SQLSTATE: \w{5};?")
 
@@ -23,6 +28,7 @@ class Failure:
 
     kind: str  # the Python class, with its module unless it is built in; "" when unknown
     reason: str  # one line
+    is_late_worker: bool = False  # a Python process of Spark did not connect in time, as on a busy machine
 
     @property
     def is_away(self) -> bool:
@@ -32,15 +38,16 @@ class Failure:
 
 def failure_of(text: str) -> Failure:
     """Extract the failure from the text of a Spark exception."""
+    is_late = _LATE_WORKER.search(text) is not None
     _, found, rest = text.rpartition(TRACEBACK)
     if found:
         for line in rest.splitlines():
             match = _PYTHON.match(line)
             if match:
-                return Failure(match[1], _short(match[2]))
+                return Failure(match[1], _short(match[2]), is_late)
     lines = [line.strip() for line in text.splitlines()]
     message = next((line for line in lines if line and not line.startswith(_NOISE)), "it failed for an unknown reason")
-    return Failure("", _short(_JAVA.sub("", message)))
+    return Failure("", _short(_JAVA.sub("", message)), is_late)
 
 
 def _short(line: str) -> str:

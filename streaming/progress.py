@@ -48,6 +48,12 @@ def skipped(progress: Mapping[str, Any]) -> int:
     return sum(_progress(source.get("endOffset")).skipped for source in progress.get("sources", ()))
 
 
+def late(progress: Mapping[str, Any]) -> int:
+    """Return the number of rows that the operators of a query dropped in a batch, because they came after the
+    watermark."""
+    return sum(state.get("numRowsDroppedByWatermark", 0) for state in progress.get("stateOperators") or ())
+
+
 class PrometheusListener(StreamingQueryListener):
     """Shows the lag of queries as metrics of `prometheus_client`: `spark.streams.addListener(PrometheusListener())`,
     and `prometheus_client.start_http_server(port, "127.0.0.1")` in the driver.

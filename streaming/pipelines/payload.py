@@ -46,7 +46,7 @@ def inferred_schema(sample: DataFrame, payload_format: Format = "json", *, rows:
     payloads = [bytes(row.payload) for row in sample.select("payload").limit(rows).collect()]
     read = _json_object if payload_format == "json" else _cbor_object
     spellings: dict[str, str] = {}
-    objects = [_spelled(found, spellings) for payload in payloads if (found := read(payload)) is not None]
+    objects = [_spelled(value, spellings) for payload in payloads if (value := read(payload)) is not None]
     if not objects:
         raise ValueError(f"none of {len(payloads)} payloads is an object in {payload_format.upper()}")
     of_all = F.schema_of_json(F.lit(json.dumps(objects)))

@@ -2,6 +2,8 @@
 
 import argparse
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -10,7 +12,13 @@ pytest.importorskip("pyspark")
 from cloud_sdk import PartitionBounds
 from cloud_sdk.errors import NotAllowed, SluiceError, Unauthenticated
 from sluice.commands.analytics import sql
+from sluice.commands.analytics.sql_progress import tasks
 from sluice.node import grpc_client
+from streaming import session
+from streaming.sql import QueryError
+
+if TYPE_CHECKING:
+    from pyspark import StatusTracker
 
 
 @dataclass
@@ -34,10 +42,10 @@ class FakeClient:
         return [PartitionBounds(0, 0, 0), PartitionBounds(1, 0, 3 if parent == "sensors" else 0)]
 
 
-def arguments() -> argparse.Namespace:
+def arguments(query: str = "SELECT 1") -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     sql.add(parser.add_subparsers())
-    return parser.parse_args(["sql", "SELECT 1", "--username", "alice", "--port", "1"])
+    return parser.parse_args(["sql", query, "--username", "alice", "--port", "1"])
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +68,28 @@ def test_a_wrong_password_is_an_error_before_spark_starts(monkeypatch: pytest.Mo
     monkeypatch.setattr(grpc_client, "connect", lambda _arguments: client)
     with pytest.raises(Unauthenticated, match="wrong user name"):
         sql._catalog(arguments())
+
+
+def test_a_wrong_table_is_an_error_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient(NotAllowed("# may not be subscribed to"))
+    monkeypatch.setattr(grpc_client, "connect", lambda _arguments: client)
+
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("Spark starts")
+
+    monkeypatch.setattr(session, "spark_session", start)
+    with pytest.raises(QueryError, match="there is no table 'alarms'"):
+        sql.run(arguments("SELECT * FROM sensors JOIN alarms USING (offset)"))
+    with pytest.raises(AssertionError, match="Spark starts"):
+        sql.run(arguments("SELECT * FROM sensors"))
+
+
+def test_progress_counts_the_tasks_of_running_stages() -> None:
+    stages = {
+        1: SimpleNamespace(numTasks=1000, numCompletedTasks=998),
+        2: SimpleNamespace(numTasks=4, numCompletedTasks=3),
+    }
+    tracker = SimpleNamespace(getActiveStageIds=lambda: [1, 2, 3], getStageInfo=stages.get)
+    assert tasks(cast("StatusTracker", tracker)) == "1,001 of 1,004 tasks"
+    idle = SimpleNamespace(getActiveStageIds=list)
+    assert tasks(cast("StatusTracker", idle)) == "Spark plans the query"

@@ -52,3 +52,17 @@ def test_the_cause_without_its_stacks(text: str, kind: str, reason: str) -> None
 def test_a_node_that_is_away_may_come_back() -> None:
     text = 'Traceback (most recent call last):\n  File "a"\ncloud_sdk.errors.Unavailable: refused\n'
     assert failure_of(text).is_away
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Job aborted: org.apache.spark.SparkException: Python worker failed to connect back.",
+        "Caused by: java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect back",
+        "State server socket closed before the Python worker connected",
+        "[STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT_FAILURE] it took too long",
+    ],
+)
+def test_a_python_process_that_was_too_slow_is_told_from_other_failures(text: str) -> None:
+    assert failure_of(text).is_late_worker
+    assert not failure_of(TASK).is_late_worker

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -30,6 +31,8 @@ def test_a_batch_in_a_line() -> None:
     assert describe({"batchId": 0, "numInputRows": 0}) == "batch 0: 0 rows in, 0 rows/s, lag 0"
     bare = {**PROGRESS, "sources": [{"endOffset": {"a": {"0": 4}}, "latestOffset": None}], "stateOperators": []}
     assert "lag 0" in describe(bare) and "state" not in describe(bare)
+    rejects = {**PROGRESS, "observedMetrics": {"readings": {"usable": 7, "empty": 1200, "null": 3, "missing": 0}}}
+    assert "lag 12, rejected 1,203 (1,200 empty, 3 null), watermark" in describe(rejects)
     gap = {**PROGRESS, "sources": [{"endOffset": StreamProgress({("a", 0): 7}, skipped=5).to_json()}]}
     assert ", 5 lost before they were read, watermark" in describe(gap)
 
@@ -73,18 +76,21 @@ def test_sigterm_lets_the_batch_end_and_no_other_begin(monkeypatch: pytest.Monke
     query, told = FakeQuery(is_behind=is_behind), list[str]()
     before = signal.getsignal(signal.SIGTERM)
 
-    def tell(line: str) -> None:
-        told.append(line)
+    def tell(progress: Mapping[str, Any]) -> None:
+        told.append(describe(progress))
         os.kill(os.getpid(), signal.SIGTERM)
 
     with stopped_by_signals() as stopping:
-        run(cast("StreamingQuery", query), tell, stopping)
+        run([cast("StreamingQuery", query)], tell, stopping)
     assert query.stopped_in_batch is False
     assert query.looks == 3
     assert told == [describe(PROGRESS)]
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_the_error_of_a_failed_query_is_raised() -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_error_of_a_failed_query_is_raised_and_the_others_are_stopped(number: int) -> None:
+    queries = [FakeQuery(fails=each == number) for each in range(2)]
     with pytest.raises(RuntimeError, match="it broke"):
-        run(cast("StreamingQuery", FakeQuery(fails=True)), lambda _line: None, threading.Event())
+        run(cast("list[StreamingQuery]", queries), lambda _progress: None, threading.Event())
+    assert not any(query.isActive for query in queries)

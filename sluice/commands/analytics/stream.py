@@ -4,7 +4,16 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from sluice.console.command import Arguments, Subparsers, declare, positive, seconds, spark_master, topic_filter
+from sluice.console.command import (
+    Arguments,
+    Subparsers,
+    declare,
+    port_number,
+    positive,
+    seconds,
+    spark_master,
+    topic_filter,
+)
 from sluice.console.signals import stopped_by_signals
 from sluice.node import grpc_client
 
@@ -53,6 +62,7 @@ def add(subparsers: Subparsers) -> None:
     archive.add_argument("--window", default="1 minute", help="the window of one row (default: %(default)s)")
     archive.add_argument("--late", default="10 minutes", help="how late a reading may come (default: %(default)s)")
     archive.add_argument("--folder", required=True, help="where to write: a path or a URI such as s3://bucket/folder")
+    _pipeline(names, "last-values", "the newest value of each field of a device, as a retained message or a table")
 
 
 def _pipeline(names: Subparsers, name: str, summary: str, *, publishes: bool = True) -> argparse.ArgumentParser:
@@ -65,6 +75,10 @@ def _pipeline(names: Subparsers, name: str, summary: str, *, publishes: bool = T
     what = source.add_mutually_exclusive_group(required=True)
     what.add_argument("--parent", help="parent topics, separated by commas")
     what.add_argument("--filter", type=topic_filter, help="an MQTT filter, such as sensors/+/temperature")
+    text = "read what this pipeline rejected and kept on TOPIC (--rejects)"
+    what.add_argument("--replay", type=_topic, metavar="TOPIC", help=text)
+    text = "read what this pipeline rejected and kept in FOLDER (--rejects-parquet)"
+    what.add_argument("--replay-parquet", type=Path, metavar="FOLDER", help=text)
     text = "where a query without a checkpoint begins (default: earliest)"
     source.add_argument("--from", dest="begin", choices=("earliest", "latest"), default="earliest", help=text)
     source.add_argument("--max-records", type=positive, metavar="N", help="the most records in a micro-batch")
@@ -78,6 +92,14 @@ def _pipeline(names: Subparsers, name: str, summary: str, *, publishes: bool = T
     text = "drop readings whose time is this far after the time of storing (default: 1 hour)"
     source.add_argument("--ahead", default="1 hour", help=text)
     source.add_argument("--value", default="value", help="the field with the value (default: value)")
+    text = (
+        "take no numbers in texts, times in milliseconds, names in another case, arrays of readings or byte order marks"
+    )
+    source.add_argument("--strict", action="store_true", help=text)
+    rejects = parser.add_argument_group("rejects", "payloads without a reading that the pipeline can use")
+    kept = rejects.add_mutually_exclusive_group()
+    kept.add_argument("--rejects", type=_topic, metavar="TOPIC", help="publish each to TOPIC/reason")
+    kept.add_argument("--rejects-parquet", type=Path, metavar="FOLDER", help="append each to Parquet files")
     spark = parser.add_argument_group("Spark")
     text = "the Spark master (default: local[2])"
     spark.add_argument("--master", type=spark_master, default="local[2]", metavar="URL", help=text)
@@ -86,6 +108,11 @@ def _pipeline(names: Subparsers, name: str, summary: str, *, publishes: bool = T
     spark.add_argument("--every", default="5 seconds", help="the interval between micro-batches (default: %(default)s)")
     spark.add_argument("--once", action="store_true", help="process what the log holds now, then exit")
     _add_assignments(spark, "--conf", "a setting of Spark; may be repeated")
+    metrics = parser.add_argument_group("metrics")
+    text = "serve figures for Prometheus at http://HOST:PORT/metrics (default: do not)"
+    metrics.add_argument("--metrics-port", type=port_number, metavar="PORT", help=text)
+    text = "the address to serve them at (default: 127.0.0.1)"
+    metrics.add_argument("--metrics-host", default="127.0.0.1", metavar="HOST", help=text)
     if publishes:
         output = parser.add_mutually_exclusive_group()
         output.add_argument("--to", metavar="TOPIC", help="publish results as JSON to TOPIC/device")
@@ -110,6 +137,13 @@ def _field_or_level(text: str) -> str:
     """Check the name of a field, or `level:N` for a level of the topic."""
     if text.startswith("level:") and not text[6:].isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a level of the topic: level:0 is the first one")
+    return text
+
+
+def _topic(text: str) -> str:
+    """Check a topic name to which levels are added."""
+    if not text or text.startswith("$") or set(text) & set("+#\0"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a topic")
     return text
 
 
