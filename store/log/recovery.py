@@ -180,9 +180,14 @@ def frames_behind(segments: Segments, position: int) -> Iterator[tuple[int, int]
 
 def _frames_from(segments: Segments, fd: int, base: int, offset: int) -> Iterator[tuple[int, int]]:
     """Yield the valid frames of one segment from byte `offset` on, as `frames_behind` does."""
+    for begin, end in segments.disk.written_ranges(fd, offset):
+        yield from _frames_within(segments, fd, base, begin, end)
+
+
+def _frames_within(segments: Segments, fd: int, base: int, offset: int, end: int) -> Iterator[tuple[int, int]]:
     overlap = HEADER_SIZE
-    while offset < segments.size:
-        data = segments.disk.read(fd, min(_CHUNK + overlap, segments.size - offset), offset)
+    while offset < end:
+        data = segments.disk.read(fd, min(_CHUNK + overlap, end - offset), offset)
         at = data.find(_MARK, _MARK_AT)
         while at >= 0:
             start = offset + at - _MARK_AT
