@@ -25,6 +25,9 @@ class Expired:
     async def bans(self, _after: bytes | None, _limit: int) -> list[object]:
         return []
 
+    async def open_access_requests(self) -> list[object]:
+        return []
+
 
 async def test_expired_sessions_that_are_all_being_opened_do_not_keep_the_loop(
     monkeypatch: pytest.MonkeyPatch,
