@@ -198,7 +198,7 @@ def after_each_page(monkeypatch: pytest.MonkeyPatch, act: Callable[[PartitionExp
 def test_files_of_a_partition_that_is_done_count_while_others_are_exported(
     node: FakeNode, client: Client, table: Table, monkeypatch: pytest.MonkeyPatch
 ):
-    """An export may take days: `history clean` takes old files that do not count for abandoned."""
+    """An export may take days: `history vacuum` takes old files that do not count for abandoned."""
     monkeypatch.setattr("streaming.history.export._COMMIT_S", 0.0)
     node.publish(0, 4)
     node.publish(1, 9)
