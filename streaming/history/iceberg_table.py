@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -200,6 +201,8 @@ def _opened(catalog: str, folder: HistoryFolder) -> Catalog:
             raise HistoryError(f"the catalog {catalog!r}: {error}") from error
     if urlsplit(catalog).password is not None:
         raise HistoryError("the URI of a catalog must not contain a secret: name it in PyIceberg's configuration")
+    if not folder.scheme:
+        Path(folder.root).mkdir(parents=True, exist_ok=True)  # SQLite does not create the folder of its file
     properties = {"uri": catalog, "warehouse": folder.location("").rstrip("/"), **_s3_properties(folder)}
     return SqlCatalog(NAMESPACE, **properties)
 
