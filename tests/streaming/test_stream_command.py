@@ -218,7 +218,7 @@ def test_the_last_values_of_a_device_are_retained(spark: "SparkSession", reading
     run(spark, readings, tmp_path, *words)
     with Client(readings.endpoint) as client:
         old = orjson.dumps({"device": "a", "time": BEGIN_S, "value": -1, "on": True})
-        client.send(OutgoingMessage("sensors/a/t", old))
+        client.send_many([OutgoingMessage("sensors/a/t", old)])
     run(spark, readings, tmp_path, *words)
     messages = read_all(readings.endpoint, "shadows")
     assert sorted(each.topic for each in messages) == ["shadows/a", "shadows/a", "shadows/b"]
