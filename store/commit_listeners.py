@@ -12,6 +12,7 @@ MESSAGES: Final = 1  # messages that entered their queues, or of which is only t
 GROUPS: Final = 2  # groups whose dead letters grew, or whose messages were returned
 ACCOUNTS: Final = 4  # users, rules or bans that changed
 EVERY_COMMIT: Final = 8
+EVENT_RULES: Final = 16  # event rules that were set or removed; only in the process of the store
 
 
 class CommitListeners:
@@ -44,6 +45,8 @@ class CommitListeners:
             parts |= GROUPS
         if commit.users or commit.rules or commit.bans:
             parts |= ACCOUNTS
+        if commit.event_rules:
+            parts |= EVENT_RULES
         for listening in self._all:
             if listening.parts & parts:
                 try:

@@ -407,6 +407,29 @@ class AccessDecided(ControlRecord, frozen=True):
     reason: bytes = b""
 
 
+# --- event rules
+
+
+class EventRuleSet(ControlRecord, frozen=True):
+    """An event rule (`store.api.EventRule`), in place of an earlier one of the same name, which is the subject. Its
+    group begins each queue behind the newest message, or where `begins` says. A rule that was there keeps its place,
+    unless its filters or `reads_parents` change or `restarts` is set: then its group is removed, and begins again."""
+
+    kind = Kind.EVENT_RULE_SET
+    filters: Sequence[bytes]
+    reads_parents: bool = False
+    definition: bytes = b""
+    by: bytes = b""
+    begins: Mapping[bytes, int] = {}
+    restarts: bool = False
+
+
+class EventRuleRemoved(ControlRecord, frozen=True):
+    """The event rule is removed, with its group. The group's dead-letter queue stays."""
+
+    kind = Kind.EVENT_RULE_REMOVED
+
+
 # --- producers and gateways
 
 

@@ -20,6 +20,7 @@ from store.api import (
     ChildPage,
     Chunk,
     DeadLetter,
+    EventRule,
     Fetched,
     Found,
     GroupPause,
@@ -429,6 +430,15 @@ class Queries:
 
     async def decided_access_requests(self, before: int, limit: int) -> list[AccessRequest]:
         return self._views.access_requests.decided_before(before, min(limit, _MAX_ROWS))
+
+    async def event_rule(self, name: bytes) -> EventRule | None:
+        return self._views.event_rules.get(name)
+
+    async def event_rules(self, after: bytes | None, limit: int) -> list[EventRule]:
+        return self._views.event_rules.page(after, limit)
+
+    async def event_rule_count(self) -> int:
+        return self._views.event_rules.count.value
 
     def _group_queue(self, queue: bytes, floor: int, following: int, unfinished: int) -> GroupQueueState:
         bounds = self._views.bounds((queue,))[0]

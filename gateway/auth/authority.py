@@ -22,6 +22,7 @@ from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
 from gateway.auth.rules.permissions import Permissions, RuleBook, SampledPermissions
 from gateway.auth.rules.roles import rules_in_order
+from gateway.auth.rules.sources import LOCAL
 from gateway.config.audit import AuditConfig
 from gateway.config.auth import USERS, AuthConfig
 from gateway.mqtt.reasons import ReasonCode
@@ -167,6 +168,16 @@ class Authority:
         source: see `gateway.auth.rules.sources.host_of`. Raises StoreError.
         """
         return (await self._account(identity.user_name, identity.grant)).permissions(b"", False, source)
+
+    async def permissions_of(self, user_name: bytes) -> Permissions | None:
+        """What rules allow a user by name, for what the node does as that user. None: it may do everything.
+
+        Roles that an authenticator gives at a login do not count. Raises UserDisabled and StoreError.
+        """
+        account = await self._account(user_name)
+        if account.state.is_disabled:
+            raise UserDisabled
+        return account.permissions(b"", False, LOCAL)
 
     async def may_send_will(self, will: StoredWill) -> bool:
         """Whether the current rules allow a will that is to be sent. Raises StoreError."""

@@ -22,6 +22,8 @@ from gateway.config.auth import AuthConfig
 from gateway.config.auth import check as check_auth
 from gateway.config.cluster import ClusterConfig
 from gateway.config.cluster import check as check_cluster
+from gateway.config.events import EventsConfig
+from gateway.config.events import check as check_events
 from gateway.config.limits import check_table, one_of, setting, wrong_values
 from gateway.config.lines import line_of, line_of_error, lines_of
 from gateway.config.listeners import check as check_listener
@@ -81,6 +83,7 @@ class Config:
     store: StoreSettings = field(default_factory=StoreSettings)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tier: TierConfig = field(default_factory=TierConfig)
+    events: EventsConfig = field(default_factory=EventsConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     otel: OtelConfig = field(default_factory=OtelConfig)
@@ -263,7 +266,7 @@ def _set(config: Config, key: str, value: object, source: str, names: list[str] 
 
 
 def _check_tables(config: Config) -> None:
-    for name in ("", "mqtt.", "grpc.", "http.", "store.", "audit."):
+    for name in ("", "mqtt.", "grpc.", "http.", "store.", "events.", "audit."):
         _require(name, check_table(getattr(config, name[:-1]) if name else config))
     if config.http.port < 0 and config.split.role != "gateway":
         raise ConfigError("http.port must be between 0 and 65535: only a gateway may have none")
@@ -377,6 +380,10 @@ def _check_grpc(config: Config) -> None:
         raise ConfigError('grpc.auth with "signature" and grpc.access_keys must be given together')
 
 
+def _check_events(config: Config) -> None:
+    _require("events.", check_events(config.events))
+
+
 def _check_listeners(config: Config) -> None:
     mqtt = config.mqtt
     _require("mqtt.", check_client_ids(mqtt.client_ids, mqtt.auth))
@@ -403,4 +410,5 @@ _CHECKS: tuple[Callable[[Config], None], ...] = (
     _check_grpc,
     _check_store,
     _check_fronts,
+    _check_events,
 )

@@ -28,6 +28,7 @@ SECTIONS: Final = (
     Section("topics", "Topics", "t"),
     Section("messages", "Messages", "m"),
     Section("groups", "Groups", "g"),
+    Section("rules", "Rules", "r"),
     Section("dead-letters", "Dead letters", "d"),
     Section("clients", "Clients", "c"),
     Section("services", "Services", "v"),

@@ -82,12 +82,8 @@ class HttpApi:
             ParseDict(fields, message)
             reply = await json_of(await self._management.call(method, message, manager))
             return web.Response(body=reply, content_type="application/json")
-        except ClientRefused as refused:
-            return _refusal(_REFUSALS.get(refused.reason, grpc.StatusCode.UNAUTHENTICATED), str(refused))
-        except RequestError as error:
-            return _refusal(error.code, str(error))
-        except StoreError as error:
-            return _refusal(status_of(error), str(error))
+        except (ClientRefused, RequestError, StoreError) as error:
+            return refused(error)
         except ParseError as error:
             return _refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
@@ -166,6 +162,13 @@ def _from_query(method: Method, name: str, values: list[str]) -> Any:
     if len(read) > 1:
         raise invalid(f"{name} is there more than once")
     return read[0]
+
+
+def refused(error: ClientRefused | RequestError | StoreError) -> web.Response:
+    """The answer to a request that is not carried out."""
+    if isinstance(error, ClientRefused):
+        return _refusal(_REFUSALS.get(error.reason, grpc.StatusCode.UNAUTHENTICATED), str(error))
+    return _refusal(error.code if isinstance(error, RequestError) else status_of(error), str(error))
 
 
 def _refusal(code: grpc.StatusCode, text: str) -> web.Response:

@@ -24,10 +24,12 @@ from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.config.store import store_config
 from gateway.console.console import Console
+from gateway.eventing.event_rules import EventRules
 from gateway.http.front import HttpFront, HttpPages
 from gateway.management.admin_socket import AdminSocket
 from gateway.management.areas.areas import Areas, areas_of
 from gateway.management.areas.storage import StorageService
+from gateway.management.cloudevents_api import CloudEventsApi
 from gateway.management.http_api import HttpApi
 from gateway.management.methods import Method
 from gateway.management.passing import PassedCalls, Passing
@@ -78,6 +80,7 @@ class ClusteredStoreNode:
         self._clients = ServiceClients()
         self._management = Management(self._audit, self._pass_on, self._clients)
         self._areas: Areas = {}  # of the store, or the copy, that `_management` serves
+        self._rules: EventRules | None = None  # of the store, while this node leads
         self._changed = asyncio.Event()  # the role
         self._let_go = asyncio.Event()  # no front uses an engine, or a copy
         self._let_go.set()
@@ -115,6 +118,7 @@ class ClusteredStoreNode:
         self._resume_drain()
         self._http = HttpFront(config.http, member)
         HttpApi(self._management, manager_of(self._http)).add_to(self._http.app)
+        CloudEventsApi(self._management, manager_of(self._http)).add_to(self._http.app)
         if config.http.console:
             Console(self._management, self._http).add_to(self._http.app)
         self._management.serve({"Cluster": member})
@@ -140,6 +144,8 @@ class ClusteredStoreNode:
         if self._store is not None:
             self._store.change_retention(store_config(self.config))
         await self._http.reload()
+        if self._rules is not None:
+            self._rules.reload()
         return changes
 
     async def _reload_all(self) -> Changes | None:
@@ -320,8 +326,9 @@ class ClusteredStoreNode:
             await self._show(None)
             pages = HttpPages(engine, served.authority, served.figures, list, config.http, lambda: None, self._member)
             await self._http.show(pages)
-            authority = served.authority
+            authority, share = served.authority, config.grpc.group_share
             sessions, traffic = served.sessions, self._tracing.store(engine)
+            self._rules = rules = EventRules(engine, authority, config.events, share, lambda: served.commits)
             areas = areas_of(
                 engine,
                 sessions,
@@ -331,10 +338,12 @@ class ClusteredStoreNode:
                 self._reload_all,
                 served.figures,
                 authority,
+                rules,
                 traffic,
             )
             self._manage(areas)
             await served.begin()
+            rules.start()
             if self._store is not None and self._store.engine is engine:
                 served.serve(self._listener)
                 log.info("this node leads in epoch %d", self._store.history.epoch)
@@ -345,6 +354,9 @@ class ClusteredStoreNode:
         """End all that uses the engine."""
         self._listener.serve(None)
         self._manage({})
+        if self._rules is not None:
+            await self._rules.stop()
+        self._rules = None
         await self._http.show(None)
         if self._served is not None:
             await self._served.stop()

@@ -15,6 +15,8 @@ from gateway.http.metrics import Figures
 from gateway.observe.counters import Counters
 from gateway.observe.service_clients import ServiceClients
 from notify.hub import Hub
+from store.api import Commit
+from store.commit_listeners import MESSAGES
 from store.engine import Engine
 from store.remote.attached import Confirm
 from store.remote.config import RemoteConfig
@@ -44,6 +46,8 @@ class ServedStore:
         engine.gateway_registry.on_ended = self._end
         self._server.on_gone(lambda name, _producer: engine.gateway_registry.expire(name.encode()))
         self.services = RemoteServices(clients or ServiceClients(), engine.gateway_registry)
+        self.commits = 0  # with messages
+        engine.on_commit(self._on_messages, MESSAGES)
         self.sessions = RemoteSessions(engine, engine.gateway_registry, self._maintenance.wills)
 
     async def begin(self) -> None:
@@ -91,6 +95,9 @@ class ServedStore:
     def _attached(self) -> set[str]:
         """The names of the gateways that have not left, or have not heard that they have."""
         return {name.decode() for name in self.engine.gateway_registry.figures} | self._server.connected
+
+    def _on_messages(self, _: Commit) -> None:
+        self.commits += 1
 
     def _end(self, gateway: bytes) -> None:
         """Reject all further messages of a gateway that is declared dead."""

@@ -11,12 +11,14 @@ from gateway.broker.service_directory import ServiceDirectory
 from gateway.config.config import Config
 from gateway.config.reload import Changes
 from gateway.console.console import Console
+from gateway.eventing.event_rules import EventRules
 from gateway.http.front import HttpFront, HttpPages, source_of
 from gateway.http.metrics import Figures
 from gateway.management.admin_socket import AdminSocket
 from gateway.management.areas.areas import areas_of
 from gateway.management.areas.clients import SessionDirectory
 from gateway.management.areas.cluster import NoCluster
+from gateway.management.cloudevents_api import CloudEventsApi
 from gateway.management.http_api import HttpApi, Identify
 from gateway.management.passing import PassedCalls
 from gateway.management.rights import REQUEST_ID, Manager, RemoteManager
@@ -61,13 +63,16 @@ class Services:
         clients = services.clients
         management = Management(lambda: authority.audit, clients=clients)
         traffic_store = tracing.store(engine) if tracing is not None else engine
-        limits = rpc_limits(config)
-        areas = areas_of(engine, sessions, services, limits, config, reload, sources, authority, traffic_store)
+        self.rules = EventRules(engine, authority, config.events, config.grpc.group_share, traffic)
+        limits, rules = rpc_limits(config), self.rules
+        areas = areas_of(engine, sessions, services, limits, config, reload, sources, authority, rules, traffic_store)
         management.serve({**areas, "Cluster": NoCluster()})
         self.passed_calls = PassedCalls(management, lambda: authority)
         self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management, tracing, clients)
         self.http = HttpFront(config.http)
-        HttpApi(management, manager_of(self.http)).add_to(self.http.app)
+        identify = manager_of(self.http)
+        HttpApi(management, identify).add_to(self.http.app)
+        CloudEventsApi(management, identify).add_to(self.http.app)
         if config.http.console:
             Console(management, self.http).add_to(self.http.app)
         self.admin = AdminSocket(config.data_dir, management)
@@ -93,13 +98,17 @@ class Services:
         grpc = await rpc.start(config.host, config.grpc.port) if rpc is not None else -1
         http = await self.http.start(config.http_host, config.http.port)
         await warn_of_open_ports(config, grpc, http, console=config.http.console)
+        self.rules.start()
         return grpc, http
 
     async def reload(self) -> None:
-        """Read the certificate of HTTP again. Each handshake of gRPC looks for new ones."""
+        """Read the certificate of HTTP and the secrets of webhooks again. Each handshake of gRPC looks for new
+        certificates."""
         await self.http.reload()
+        self.rules.reload()
 
     async def stop(self) -> None:
+        await self.rules.stop()
         if self.rpc is not None:
             await self.rpc.stop(RPC_STOP_S)
         await self.http.stop()

@@ -13,8 +13,6 @@ from gateway.node.served_store import ServedStore
 from gateway.node.services import Services
 from gateway.node.store_tls import store_tls
 from gateway.node.tracing import Tracing
-from store.api import Commit
-from store.commit_listeners import MESSAGES
 from store.engine import Engine
 from store.remote.config import RemoteConfig
 from store.remote.listener import StoreListener
@@ -28,7 +26,6 @@ class StoreNode:
         self.config = config
         self._supervisor = supervisor
         self._engine: Engine | None = None
-        self._commits = 0  # with messages
 
     async def start(self) -> Ports:
         """Open the store and listen. Raises StoreError, TlsError or OSError, and leaves nothing open then."""
@@ -41,14 +38,13 @@ class StoreNode:
         self._tracing = tracing = Tracing(config, "store")
         tracing.trace_commits(engine)
         self._served = served = ServedStore(engine, config, links)
-        engine.on_commit(self._on_messages, MESSAGES)
         self._services = Services(
             engine,
             served.authority,
             config,
             served.sessions,
             served.services,
-            lambda: self._commits,
+            lambda: served.commits,
             served.figures,
             self._reload_all,
             tracing=tracing,
@@ -98,6 +94,3 @@ class StoreNode:
         await close()
         await self._tracing.stop()
         self._engine = None
-
-    def _on_messages(self, _: Commit) -> None:
-        self._commits += 1

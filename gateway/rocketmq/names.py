@@ -12,7 +12,7 @@ from gateway.rocketmq.status import RocketError
 from gateway.rpc.long_polling import Source, dead_letter_source, parent_source
 from matcher.names import is_shared
 from matcher.reserved import DOLLAR
-from store.api import QueueStore
+from store.api import EVENT_RULE, QueueStore
 
 _DEAD_LETTERS: Final = "%DLQ%"
 _MAX_NAME: Final = 255  # bytes of a topic or a group
@@ -51,7 +51,7 @@ def source_of(group: pb.Resource, topic: pb.Resource, store: QueueStore) -> Sour
 def group_name(group: pb.Resource) -> bytes:
     """The name of a consumer group. Raises `RocketError`."""
     name = _qualified(group.resource_namespace, group.name).encode()
-    if not group.name or len(name) > _MAX_NAME or b"\0" in name or is_shared(name):
+    if not group.name or len(name) > _MAX_NAME or b"\0" in name or is_shared(name) or name.startswith(EVENT_RULE):
         raise RocketError(pb.ILLEGAL_CONSUMER_GROUP, f"{group.name!r} is not a group name of 1 to {_MAX_NAME} bytes")
     return name
 

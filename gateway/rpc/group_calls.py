@@ -11,7 +11,7 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source, current_source, dead_letter_source, parent_source
 from gateway.rpc.loop_turns import LoopTurns
 from gateway.rpc.queue_names import display_name
-from gateway.rpc.request_fields import group_name, member_name, parent_name, within
+from gateway.rpc.request_fields import client_group_name, group_name, member_name, parent_name, within
 from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.visibility import caller_user, is_group_visible, require_letters
@@ -213,7 +213,7 @@ class GroupCalls:
         return pb.ResetGroupReply()
 
     async def remove(self, request: pb.RemoveGroupRequest) -> pb.RemoveGroupReply:
-        group = group_name(request.group, self._limits)
+        group = client_group_name(request.group, self._limits)
         await self._store.remove_group(group)
         return pb.RemoveGroupReply()
 
@@ -237,9 +237,9 @@ class GroupCalls:
         return reply
 
     def _source(self, request: _SourceRequest) -> Source:
-        group = group_name(request.group, self._limits)
         if request.dead_letters:
-            return dead_letter_source(group)
+            return dead_letter_source(group_name(request.group, self._limits))
+        group = client_group_name(request.group, self._limits)
         if is_shared(group):
             raise invalid("a group name that begins with $share/ belongs to an MQTT shared subscription")
         parent = parent_name(request.parent)

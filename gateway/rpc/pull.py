@@ -9,7 +9,7 @@ from gateway.observe.service_clients import CLIENT
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.loop_turns import LoopTurns, Turn
 from gateway.rpc.reply_budget import reply_budget
-from gateway.rpc.request_fields import group_name, parent_name, within
+from gateway.rpc.request_fields import client_group_name, group_name, parent_name, within
 from gateway.rpc.selecting import Records, keys_of, matching, selection_of
 from gateway.rpc.status import invalid
 from gateway.rpc.visibility import caller_user
@@ -93,7 +93,7 @@ class PullCalls:
         return reply
 
     async def commit(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsReply:
-        group, parent = group_name(request.group, self._limits), parent_name(request.parent)
+        group, parent = client_group_name(request.group, self._limits), parent_name(request.parent)
         offsets: dict[int, int] = {}
         for entry in request.offsets:
             self._check(parent, entry.partition)

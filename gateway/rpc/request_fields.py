@@ -2,6 +2,7 @@
 
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import invalid
+from store.api import EVENT_RULE
 
 
 def parent_name(text: str) -> bytes:
@@ -21,6 +22,14 @@ def group_name(text: str, limits: RpcLimits) -> bytes:
     name = text.encode()
     if not 0 < len(name) <= limits.max_group_name or "\0" in text:
         raise invalid(f"a group's name has 1 to {limits.max_group_name} bytes, none of them NUL")
+    return name
+
+
+def client_group_name(text: str, limits: RpcLimits) -> bytes:
+    """The name of a group that clients may be members of, move and remove. Raises `RequestError`."""
+    name = group_name(text, limits)
+    if name.startswith(EVENT_RULE):
+        raise invalid(f"{text!r} is the group of an event rule: use the commands and methods about rules")
     return name
 
 

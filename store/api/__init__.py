@@ -1,6 +1,6 @@
 """The interface to a store: `Store`. The in-process engine implements it, and the client of a remote one.
 
-`Store` is seven small protocols, each in a module with its data classes. A caller that needs only one of them says so
+`Store` is eight small protocols, each in a module with its data classes. A caller that needs only one of them says so
 in its signature. This module re-exports all names, so that callers import from `store.api`.
 
 Everything here is called on the node's event loop. `append` only gathers and returns at once. Queries are coroutines,
@@ -26,6 +26,7 @@ from store.api.accounts import (
     UserState,
 )
 from store.api.appended import Appended
+from store.api.event_rules import EVENT_RULE, MAX_EVENT_RULES, EventRule, EventRuleStore, event_rule_group
 from store.api.gateways import Attendance, GatewayStore, NamedClaim
 from store.api.groups import (
     MAX_ERROR,
@@ -84,7 +85,9 @@ from store.api.sessions import Outbound, PendingRetained, SessionState, SessionS
 
 __all__ = [
     "ALL_ACTIONS",
+    "EVENT_RULE",
     "MAX_ERROR",
+    "MAX_EVENT_RULES",
     "AccessRequest",
     "AccountStore",
     "Action",
@@ -102,6 +105,8 @@ __all__ = [
     "DeadLetter",
     "DeadLetterReason",
     "Done",
+    "EventRule",
+    "EventRuleStore",
     "Failed",
     "Fetched",
     "Found",
@@ -151,6 +156,7 @@ __all__ = [
     "UserState",
     "Wants",
     "dead_letter_queue",
+    "event_rule_group",
     "filter_queue",
     "message_queues",
     "partition_of",
@@ -193,7 +199,7 @@ class BulkReads(Protocol):
         """Find up to `limit` messages of a parent topic by their key, as `QueueStore.by_key`."""
 
 
-class Store(MessageStore, SessionStore, GroupStore, HeldStore, GatewayStore, AccountStore, Protocol):
+class Store(MessageStore, SessionStore, GroupStore, HeldStore, GatewayStore, AccountStore, EventRuleStore, Protocol):
     """The log and all its views."""
 
     @property

@@ -48,6 +48,7 @@ class Commit:
         "data",
         "dead_letters",
         "end",
+        "event_rules",
         "filter_offsets",
         "flags",
         "missed_from",
@@ -88,6 +89,7 @@ class Commit:
         # Users whose rules or state were set; the empty name: the rules for everybody, or a role that any may have.
         self.rules: list[bytes] = []
         self.bans: list[bytes] = []  # targets of bans that were set or removed
+        self.event_rules: list[bytes] = []  # event rules that were set or removed
 
 
 Done = Callable[[Appended], None]

@@ -125,6 +125,9 @@ class RemoteCalls(ABC):
     group_pause = _remote(Store.group_pause)
     answer_question = _remote(Store.answer_question, is_read=False)
     fetch_selected = _remote(Store.fetch_selected)
+    event_rule = _remote(Store.event_rule)
+    event_rules = _remote(Store.event_rules)
+    event_rule_count = _remote(Store.event_rule_count)
 
 
 _BY_NAME: Final = {method.name: method for method in METHODS}

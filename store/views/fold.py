@@ -23,7 +23,16 @@ from record.layout import (
     Kind,
 )
 from store import control
-from store.api import Addressed, Bounds, Commit, dead_letter_queue, partition_queue, subscription_queue, topic_queue
+from store.api import (
+    Addressed,
+    Bounds,
+    Commit,
+    dead_letter_queue,
+    event_rule_group,
+    partition_queue,
+    subscription_queue,
+    topic_queue,
+)
 from store.config import StoreConfig
 from store.errors import StoreError
 from store.log.ranges import NO_RANGES, Ranges
@@ -32,6 +41,7 @@ from store.views.access import Access
 from store.views.access_requests import AccessRequests
 from store.views.database.database import Checkpoint, Database
 from store.views.database.state import State
+from store.views.event_rules import EventRules, is_of_event_rule
 from store.views.gateways import Gateways
 from store.views.groups.dead_letters import DeadLetters
 from store.views.groups.groups import Groups
@@ -124,6 +134,7 @@ class Views:
         self.pops = Pops(self._state, self.groups, config.max_group_objects)
         wanted = WantedFilters(self._state, self._dispatcher)
         self.shares = Shares(self._state, wanted, self._dispatcher, self.pops)
+        self.event_rules = EventRules(self._state, wanted, self._dispatcher, self.pops)
         self.wills = WillsView(self._state)
         self.sessions = SessionsView(self._state, self._dispatcher, wanted, self.shares, self.wills)
         self._folds = self._plain_folds()
@@ -446,7 +457,7 @@ class Views:
 
     def _fold_popped(self, commit: Commit, start: int, group: bytes, event: control.Popped) -> None:
         queues = event.queues
-        if None in self.pops.find_all(group, queues) and is_shared(group):
+        if None in self.pops.find_all(group, queues) and (is_shared(group) or is_of_event_rule(group)):
             queues = {queue: runs for queue, runs in queues.items() if not self._is_over(group, queue)}
         self.pops.popped(group, queues, event.until_ms, record.store_time_of(commit.data, start))
 
@@ -546,6 +557,15 @@ class Views:
     def _fold_access_decided(self, commit: Commit, start: int, user: bytes, event: control.AccessDecided) -> None:
         self.access_requests.decided(user, event, record.store_time_of(commit.data, start))
 
+    def _fold_event_rule_set(self, commit: Commit, start: int, name: bytes, event: control.EventRuleSet) -> None:
+        self.event_rules.rule_set(name, event, record.store_time_of(commit.data, start))
+        commit.event_rules.append(name)
+        _add_again(commit, event_rule_group(name))
+
+    def _fold_event_rule_removed(self, commit: Commit, _: int, name: bytes, _event: control.EventRuleRemoved) -> None:
+        if self.event_rules.removed(name):
+            commit.event_rules.append(name)
+
     def _fold_rules_set(self, commit: Commit, _: int, name: bytes, event: control.RulesSet) -> None:
         self.access.rules_set(name, event.rules)
         commit.rules.append(name)
@@ -557,8 +577,12 @@ class Views:
         self.producers.produced(producer, event, commit.position + start)
 
     def _is_over(self, group: bytes, queue: bytes) -> bool:
-        """Whether a shared subscription ended before this record about its queue was committed."""
-        if self.pops.find(group, queue) is not None or not is_shared(group):
+        """Whether a shared subscription, or an event rule, ended before this record about its queue was committed."""
+        if self.pops.find(group, queue) is not None:
+            return False
+        if is_of_event_rule(group):
+            return queue[:1] != b"d" and not self.event_rules.reads(group, queue)
+        if not is_shared(group):
             return False
         return queue == subscription_queue(group) and not self.shares.exists(group)
 
@@ -634,6 +658,8 @@ class Views:
             Kind.BAN_ENDED: self._fold_ban_ended,
             Kind.ACCESS_REQUESTED: self._fold_access_requested,
             Kind.ACCESS_DECIDED: self._fold_access_decided,
+            Kind.EVENT_RULE_SET: self._fold_event_rule_set,
+            Kind.EVENT_RULE_REMOVED: self._fold_event_rule_removed,
             Kind.PRODUCED: self._fold_produced,
         }
 

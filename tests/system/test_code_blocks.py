@@ -21,7 +21,10 @@ from tests.system.tools import program
 from tests.waiting import block_until, patience
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", *(f"docs/{name}.md" for name in ("console", "operations", "mqtt", "sdk", "streaming", "history")))
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("console", "operations", "events", "mqtt", "sdk", "streaming", "history")),
+)
 ALL = [block for page in (*PAGES, "docs/pipelines.md", "docs/rocketmq.md") for block in blocks(ROOT / page, ROOT)]
 RUN = [block for block in ALL if block.is_run]
 

@@ -6,6 +6,7 @@ from gateway.auth.authority import Authority
 from gateway.broker.service_directory import ServiceDirectory
 from gateway.config.config import Config
 from gateway.config.reload import Changes
+from gateway.eventing.event_rules import EventRules
 from gateway.management.areas.access import AccessService
 from gateway.management.areas.access_requests import AccessRequestsService
 from gateway.management.areas.audit import AuditService
@@ -14,6 +15,7 @@ from gateway.management.areas.bans import BansService
 from gateway.management.areas.clients import ClientsService, SessionDirectory
 from gateway.management.areas.consumers import ConsumersService
 from gateway.management.areas.dead_letters import DeadLettersService
+from gateway.management.areas.events import EventsService
 from gateway.management.areas.groups import GroupsService
 from gateway.management.areas.held import HeldService
 from gateway.management.areas.messages import MessagesService
@@ -36,6 +38,7 @@ def areas_of(
     reload: Callable[[], Awaitable[Changes | None]],
     sources: Sources,
     authority: Authority,
+    rules: EventRules,
     traffic: Store | None = None,
 ) -> Areas:
     """The services by name. reload, sources: see `StorageService`. traffic: the store for messages that are published
@@ -57,4 +60,5 @@ def areas_of(
         "AccessRequests": AccessRequestsService(engine, access),
         "Authentication": AuthenticationService(authority),
         "Bans": BansService(engine),
+        "Events": EventsService(engine, rules, authority, limits),
     }

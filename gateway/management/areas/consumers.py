@@ -14,7 +14,7 @@ from gateway.management.rights import Manager
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling, Source, parent_source
 from gateway.rpc.loop_turns import LoopTurns
-from gateway.rpc.request_fields import group_name, member_name, parent_name
+from gateway.rpc.request_fields import client_group_name, member_name, parent_name
 from gateway.rpc.status import invalid
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
@@ -98,7 +98,7 @@ class ConsumersService:
 
     def _source(self, group: str, parent: str) -> Source:
         """Raises `RequestError`."""
-        name = group_name(group, self._limits)
+        name = client_group_name(group, self._limits)
         if is_shared(name):
             raise invalid("a group name that begins with $share/ belongs to an MQTT shared subscription")
         topic = parent_name(parent)

@@ -17,7 +17,7 @@ from gateway.management.rights import Manager
 from gateway.observe.service_clients import ServiceQuery
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.queue_names import display_name
-from gateway.rpc.request_fields import group_name, parent_name
+from gateway.rpc.request_fields import client_group_name, group_name, parent_name
 from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.visibility import group_state
 from matcher.names import is_shared
@@ -97,6 +97,7 @@ class GroupsService:
         return await self._group(await self._state(request.group))
 
     async def delete_group(self, request: pb.DeleteGroupRequest, _manager: Manager) -> pb.DeleteGroupReply:
+        client_group_name(request.group, self._limits)
         await self._store.remove_group((await self._state(request.group)).group)
         return pb.DeleteGroupReply()
 

@@ -1539,6 +1539,269 @@ class DeclineAccessRequestRequest(_message.Message):
     why: str
     def __init__(self, number: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
+class EventRuleDefinition(_message.Message):
+    __slots__ = ("topics", "pattern", "sql", "transform", "topic", "webhook")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    SQL_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    WEBHOOK_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    pattern: str
+    sql: str
+    transform: EventTransform
+    topic: EventTopicTarget
+    webhook: EventWebhookTarget
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., pattern: _Optional[str] = ..., sql: _Optional[str] = ..., transform: _Optional[_Union[EventTransform, _Mapping]] = ..., topic: _Optional[_Union[EventTopicTarget, _Mapping]] = ..., webhook: _Optional[_Union[EventWebhookTarget, _Mapping]] = ...) -> None: ...
+
+class EventTransform(_message.Message):
+    __slots__ = ("path", "constant", "template", "content_type")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CONSTANT_FIELD_NUMBER: _ClassVar[int]
+    TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    constant: str
+    template: str
+    content_type: str
+    def __init__(self, path: _Optional[str] = ..., constant: _Optional[str] = ..., template: _Optional[str] = ..., content_type: _Optional[str] = ...) -> None: ...
+
+class EventTopicTarget(_message.Message):
+    __slots__ = ("topic", "qos", "retain")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QOS_FIELD_NUMBER: _ClassVar[int]
+    RETAIN_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    qos: int
+    retain: bool
+    def __init__(self, topic: _Optional[str] = ..., qos: _Optional[int] = ..., retain: _Optional[bool] = ...) -> None: ...
+
+class EventWebhookTarget(_message.Message):
+    __slots__ = ("url", "mode", "batch", "in_flight", "rate", "timeout_s", "secret", "headers")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    URL_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    mode: str
+    batch: int
+    in_flight: int
+    rate: int
+    timeout_s: int
+    secret: str
+    headers: _containers.ScalarMap[str, str]
+    def __init__(self, url: _Optional[str] = ..., mode: _Optional[str] = ..., batch: _Optional[int] = ..., in_flight: _Optional[int] = ..., rate: _Optional[int] = ..., timeout_s: _Optional[int] = ..., secret: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class EventRule(_message.Message):
+    __slots__ = ("name", "definition", "by", "set_ms", "enabled", "trouble", "lag", "unfinished", "dead_letters", "figures")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    SET_MS_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    definition: EventRuleDefinition
+    by: str
+    set_ms: int
+    enabled: bool
+    trouble: str
+    lag: int
+    unfinished: int
+    dead_letters: int
+    figures: EventRuleFigures
+    def __init__(self, name: _Optional[str] = ..., definition: _Optional[_Union[EventRuleDefinition, _Mapping]] = ..., by: _Optional[str] = ..., set_ms: _Optional[int] = ..., enabled: _Optional[bool] = ..., trouble: _Optional[str] = ..., lag: _Optional[int] = ..., unfinished: _Optional[int] = ..., dead_letters: _Optional[int] = ..., figures: _Optional[_Union[EventRuleFigures, _Mapping]] = ...) -> None: ...
+
+class EventRuleFigures(_message.Message):
+    __slots__ = ("matched", "unmatched", "delivered", "failed", "refused", "error", "error_ms")
+    MATCHED_FIELD_NUMBER: _ClassVar[int]
+    UNMATCHED_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MS_FIELD_NUMBER: _ClassVar[int]
+    matched: int
+    unmatched: int
+    delivered: int
+    failed: int
+    refused: int
+    error: str
+    error_ms: int
+    def __init__(self, matched: _Optional[int] = ..., unmatched: _Optional[int] = ..., delivered: _Optional[int] = ..., failed: _Optional[int] = ..., refused: _Optional[int] = ..., error: _Optional[str] = ..., error_ms: _Optional[int] = ...) -> None: ...
+
+class ListEventRulesRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListEventRulesReply(_message.Message):
+    __slots__ = ("rules", "after")
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    rules: _containers.RepeatedCompositeFieldContainer[EventRule]
+    after: str
+    def __init__(self, rules: _Optional[_Iterable[_Union[EventRule, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class GetEventRuleRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class SetEventRuleRequest(_message.Message):
+    __slots__ = ("name", "definition", "enabled", "now", "earliest", "time_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    ENABLED_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    definition: EventRuleDefinition
+    enabled: bool
+    now: bool
+    earliest: bool
+    time_ms: int
+    def __init__(self, name: _Optional[str] = ..., definition: _Optional[_Union[EventRuleDefinition, _Mapping]] = ..., enabled: _Optional[bool] = ..., now: _Optional[bool] = ..., earliest: _Optional[bool] = ..., time_ms: _Optional[int] = ...) -> None: ...
+
+class DeleteEventRuleRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteEventRuleReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PauseEventRuleRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ResumeEventRuleRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TestEventRuleRequest(_message.Message):
+    __slots__ = ("name", "definition", "json", "position", "topic")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    definition: EventRuleDefinition
+    json: str
+    position: int
+    topic: str
+    def __init__(self, name: _Optional[str] = ..., definition: _Optional[_Union[EventRuleDefinition, _Mapping]] = ..., json: _Optional[str] = ..., position: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class EventStep(_message.Message):
+    __slots__ = ("path", "condition", "value", "holds")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    condition: str
+    value: str
+    holds: bool
+    def __init__(self, path: _Optional[str] = ..., condition: _Optional[str] = ..., value: _Optional[str] = ..., holds: _Optional[bool] = ...) -> None: ...
+
+class TestEventRuleReply(_message.Message):
+    __slots__ = ("topic_matches", "steps", "matches", "error", "data", "content_type", "topic", "request", "event")
+    TOPIC_MATCHES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    MATCHES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    topic_matches: bool
+    steps: _containers.RepeatedCompositeFieldContainer[EventStep]
+    matches: bool
+    error: str
+    data: str
+    content_type: str
+    topic: str
+    request: EventRequest
+    event: str
+    def __init__(self, topic_matches: _Optional[bool] = ..., steps: _Optional[_Iterable[_Union[EventStep, _Mapping]]] = ..., matches: _Optional[bool] = ..., error: _Optional[str] = ..., data: _Optional[str] = ..., content_type: _Optional[str] = ..., topic: _Optional[str] = ..., request: _Optional[_Union[EventRequest, _Mapping]] = ..., event: _Optional[str] = ...) -> None: ...
+
+class EventRequest(_message.Message):
+    __slots__ = ("url", "headers", "body")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    URL_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    headers: _containers.ScalarMap[str, str]
+    body: str
+    def __init__(self, url: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., body: _Optional[str] = ...) -> None: ...
+
+class PublishEventsRequest(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[PublishedEvent]
+    def __init__(self, events: _Optional[_Iterable[_Union[PublishedEvent, _Mapping]]] = ...) -> None: ...
+
+class PublishedEvent(_message.Message):
+    __slots__ = ("topic", "attributes", "data")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    attributes: _containers.ScalarMap[str, str]
+    data: bytes
+    def __init__(self, topic: _Optional[str] = ..., attributes: _Optional[_Mapping[str, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PublishEventsReply(_message.Message):
+    __slots__ = ("positions", "repeated_events")
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    REPEATED_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    repeated_events: int
+    def __init__(self, positions: _Optional[_Iterable[int]] = ..., repeated_events: _Optional[int] = ...) -> None: ...
+
 class ListAuditRequest(_message.Message):
     __slots__ = ("limit", "since_ms", "until_ms", "user", "event", "denied", "source")
     LIMIT_FIELD_NUMBER: _ClassVar[int]

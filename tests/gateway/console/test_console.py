@@ -542,6 +542,27 @@ async def test_a_user_asks_for_access_and_an_administrator_decides(node: Node, a
     assert "allow subscribe home/#" in (await admin.get("user?name=bob")).elements.words
 
 
+async def test_rules_are_set_tested_paused_and_deleted(node: Node, admin: Browser) -> None:
+    definition = json.dumps({"topics": ["a/+"], "pattern": {"data": {"x": [1]}}, "topic": {"topic": "out"}})
+    assert "The rule r is set" in (await admin.act("rule-set", name="r", definition=definition)).text
+    assert "/console/rule?name=r" in (await admin.get("rules")).links
+    page = await admin.get("rule?name=r&event=" + quote(json.dumps({"subject": "a/b", "data": {"x": 1, "y": EVIL}})))
+    assert "It is published to" in page.elements.words and "<img" not in page.text
+    page = await admin.get("rule?name=r&event=" + quote(json.dumps({"subject": "a/b", "data": {"x": 2}})))
+    assert "The rule ignores this event" in page.elements.words
+    assert "the event is not JSON" in (await admin.get("rule?name=r&event=x")).elements.words
+    (position,) = await store_messages(node, (b"a/b", b'{"x": 1}'))
+    assert "It is published to" in (await admin.get(f"rule?name=r&position={position}")).elements.words
+    assert "The rule r is paused" in (await admin.act("rule-pause", name="r")).text
+    assert "The rule r goes on" in (await admin.act("rule-resume", name="r")).text
+    again = {"name": "r", "is_there": "1", "definition": definition}
+    assert "The rule r is set" in (await admin.act("rule-set", **again, start="earliest")).text
+    assert "needs the time" in (await admin.act("rule-set", **again, start="time")).text
+    assert "Not done" in (await admin.act("rule-set", name="r", definition="[]")).text
+    assert "The rule r is deleted" in (await admin.act("rule-delete", name="r")).text
+    assert "There is none" in (await admin.get("rules")).text
+
+
 async def test_the_audit_log_is_searched(make_node: MakeNode, tmp_path: Path) -> None:
     node = await make_node(http__auth=["password"], audit__folder=str(tmp_path / "audit"))
     await set_user(node, ADMIN, PASSWORD.encode())

@@ -66,6 +66,7 @@ class Surface:
                 node.reload,
                 lambda: sources,
                 node._authority,
+                node._services.rules,
             )
         )
 

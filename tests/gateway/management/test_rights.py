@@ -19,6 +19,7 @@ from tests.gateway.management.world import OPERATOR, Refused, World
 from tests.gateway.people import set_rules
 from tests.openapi.rights_table import PAGE, table, within_marks
 
+EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 Call = Callable[[Method, Message], Awaitable[Message]]
 # These hide what the caller has no right to, and are not refused.
 HIDING = {"GetTopic", "ListDeadLetters", "ListTimers", "ListTransactions", "ListAccessRequests"}
@@ -96,6 +97,19 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ListAccessRequests": pb.ListAccessRequestsRequest(user="other"),
         "ApproveAccessRequest": pb.ApproveAccessRequestRequest(number=world.requests[0]),
         "DeclineAccessRequest": pb.DeclineAccessRequestRequest(number=world.requests[1]),
+        "SetEventRule": pb.SetEventRuleRequest(
+            name="r",
+            definition=pb.EventRuleDefinition(topics=["home/x"], topic=pb.EventTopicTarget(topic="home/y")),
+        ),
+        "ListEventRules": pb.ListEventRulesRequest(),
+        "GetEventRule": pb.GetEventRuleRequest(name="r"),
+        "TestEventRule": pb.TestEventRuleRequest(name="r", position=position),
+        "PauseEventRule": pb.PauseEventRuleRequest(name="r"),
+        "ResumeEventRule": pb.ResumeEventRuleRequest(name="r"),
+        "DeleteEventRule": pb.DeleteEventRuleRequest(name="r"),
+        "PublishEvents": pb.PublishEventsRequest(
+            events=[pb.PublishedEvent(topic="home/t", attributes=EVENT)],
+        ),
         "ListAudit": pb.ListAuditRequest(),
         "GetCluster": pb.GetClusterRequest(),
         "ChangeLeader": pb.ChangeLeaderRequest(node="n1"),

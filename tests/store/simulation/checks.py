@@ -108,6 +108,8 @@ def check_commits(commits: list[Commit], model: Model) -> None:
         assert len(set(commit.again)) == len(commit.again), "come again twice"
         assert commit.users == [name for cause, name in model.access.changed_users if cause in causes], "users"
         assert commit.bans == [name for cause, name in model.access.changed_bans if cause in causes], "bans"
+        rules = [name for cause, name in model.event_rules.changed if cause in causes]
+        assert commit.event_rules == rules, "event rules"
         assert commit.rules == [name for cause, name in model.access.changed_rules if cause in causes], "rules"
 
 
@@ -217,6 +219,10 @@ async def _check_groups(engine: Engine, model: Model, rng: Random) -> None:
 
 async def _check_access(engine: Queries, model: Model) -> None:
     access = model.access
+    rules = model.event_rules.by_name
+    assert await engine.event_rules(None, 100) == [rules[name] for name in sorted(rules)]
+    assert await engine.event_rule_count() == len(rules)
+    assert await engine.event_rule(b"r") == rules.get(b"r")
     assert await engine.users(None, 100) == [access.users[name] for name in sorted(access.users)]
     assert await engine.users(USERS[0], 1) == [access.users[name] for name in sorted(access.users) if name][:1]
     assert await engine.rules_of_all(None, 100) == sorted(access.rules.items())

@@ -23,15 +23,27 @@ from record.layout import (
     Kind,
 )
 from store import control
-from store.api import Addressed, DeadLetter, dead_letter_queue, filter_queue, partition_of, partition_queue, topic_queue
+from store.api import (
+    Addressed,
+    DeadLetter,
+    dead_letter_queue,
+    event_rule_group,
+    filter_queue,
+    partition_of,
+    partition_queue,
+    topic_queue,
+)
 from tests.store.simulation.model_access import Access
+from tests.store.simulation.model_event_rules import EventRules
 from tests.store.simulation.model_groups import Groups
 from tests.store.simulation.model_held import Held
 from tests.store.simulation.model_sessions import Sessions
 from tests.store.simulation.model_shares import Shares
 
 TIMERS = {Kind.TIMERS_FIRED, Kind.TIMERS_RECALLED, Kind.TRANSACTIONS_ENDED, Kind.TRANSACTIONS_CHECKED}
+EVENT_RULES = {Kind.EVENT_RULE_SET, Kind.EVENT_RULE_REMOVED}
 ACCESS = {
+    *EVENT_RULES,
     *(Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET),
     *(Kind.USER_CHANGED, Kind.ROLE_SET, Kind.ROLE_REMOVED, Kind.BAN_SET, Kind.BAN_ENDED),
     *(Kind.ACCESS_REQUESTED, Kind.ACCESS_DECIDED),
@@ -86,7 +98,8 @@ class Model:
         self.committed: defaultdict[tuple[bytes, bytes], dict[int, int]] = defaultdict(dict)  # by (group, parent)
         self.groups = Groups(self.committed)
         self.shares = Shares(self.sessions, self.groups, self.end)
-        self.groups.is_over = self.shares.is_over
+        self.event_rules = EventRules(self.groups, self.end)
+        self.groups.is_over = lambda *place: self.shares.is_over(*place) or self.event_rules.is_over(*place)
         self.access = Access()
         self.producers: dict[bytes, tuple[int, int, int, int]] = {}  # (sequence, position, records, digest) by name
         self.gateways: set[bytes] = set()
@@ -127,7 +140,7 @@ class Model:
         elif kind in LOG:
             self._log(Kind(kind), subject, payload)
         elif kind in ACCESS:
-            self.access.fold(Kind(kind), subject, payload, position, time)
+            self._access(Kind(kind), subject, payload, position, time)
         elif kind == Kind.PRODUCED:
             sequence, records, digest = astuple(control.Produced.parse(payload))
             self.producers[subject] = (sequence, position, records, digest)
@@ -138,6 +151,13 @@ class Model:
         else:
             self.sessions.fold(Kind(kind), subject, payload, position)
         self.shares.notice()
+
+    def _access(self, kind: Kind, name: bytes, payload: bytes, position: int, time: int) -> None:
+        """Take a record about a user, a role, a ban or an event rule."""
+        if kind not in EVENT_RULES:
+            self.access.fold(kind, name, payload, position, time)
+        elif self.event_rules.fold(kind, name, payload, position, time) and kind == Kind.EVENT_RULE_SET:
+            self.again.append((position, event_rule_group(name)))
 
     def _pause(self, kind: Kind, position: int, group: bytes, payload: bytes, time: int) -> None:
         if self.groups.pause(kind, group, payload, time) and not is_shared(group):
@@ -209,7 +229,8 @@ class Model:
         position = record.position_of(frame, 0)
         entry = Entry(position, cause, time, frame)
         self.topics.add(topic)
-        filters = sorted(name for name in {*self.sessions.wanted(), *self.shares.wanted()} if matches(name, topic))
+        wanted = {*self.sessions.wanted(), *self.shares.wanted(), *self.event_rules.wanted()}
+        filters = sorted(name for name in wanted if matches(name, topic))
         queues = [topic_queue(topic), *(filter_queue(name) for name in filters)]
         parent = parent_of(topic)
         queues.append(partition_queue(parent, partition_of(record.tag_of(topic, properties), self.count(parent))))

@@ -35,6 +35,7 @@ FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#", INBOXES[0])
 SHARES = (b"$share/s/a/+", b"$share/t/a/+", b"$share/s/a/b")
 TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
+EVENT_RULES = (b"r", b"other")
 DELAYS = (-5000, 0, 100, 10_000, 100_000)  # ms until delayed messages are due
 PRODUCERS = (b"p1", b"p2")
 GATEWAYS = (b"", b"g1/a", b"g2")  # the first: the process of the store itself
@@ -146,7 +147,7 @@ class Records:
         """A record of held messages and groups."""
         rng = self._rng
         at = max(now + rng.choice((-1000, 0, 1000, 60_000)), 0)
-        group, queue = rng.choice((*GROUPS, *SHARES)), rng.choice(QUEUES)
+        group, queue = rng.choice((*GROUPS, *SHARES, b"$rule/r")), rng.choice(QUEUES)
         match rng.randrange(12):
             case 0 | 1:
                 return control.TimersFired(self._some_handles()).frame()
@@ -238,7 +239,7 @@ class Records:
             case 11:
                 return self._access()
             case 12:
-                return self._share()
+                return self._share() if rng.random() < 0.6 else self._event_rule()
             case 17 | 18 | 19 | 20:
                 return self._process()
             case _:
@@ -297,6 +298,18 @@ class Records:
         sources = rng.choice(((), ("local",), ("10.0.0.0/8", "2001:db8::/32")))
         what = rng.randrange(1, 128), rng.randrange(1, 5)
         return Rule(rng.random() < 0.5, *what, rng.choice(FILTERS), rng.random() < 0.5, sources)
+
+    def _event_rule(self) -> bytes:
+        """A record of event rules."""
+        rng = self._rng
+        name = rng.choice(EVENT_RULES)
+        if rng.random() < 0.3:
+            return control.EventRuleRemoved().frame(name)
+        filters = rng.choice(([b"a/+"], [b"a/b", b"b/#"], [b"a/#", b"c"]))
+        begins = {queue: rng.randrange(9) for queue in rng.sample(QUEUES, rng.randrange(3))}
+        text, by = rng.choice((b"", b"{}")), rng.choice(USERS)
+        rule = control.EventRuleSet(filters, rng.random() < 0.4, text, by, begins, rng.random() < 0.2)
+        return rule.frame(name)
 
     def _share(self) -> bytes:
         """A record of shared subscriptions."""

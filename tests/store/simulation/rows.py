@@ -133,6 +133,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
         (b"c", sum(held.is_half for held in model.held.messages.values()), model.were_half),
         (b"N", len(model.access.bans), model.access.were_bans),
         (b"J", len(model.access.decided_requests), bool(model.access.decided_requests)),
+        (b"F", len(model.event_rules.by_name), model.event_rules.were_any),
     ):
         if was_any:
             rows[b"C" + letter] = pack(">Q", count)
@@ -146,6 +147,9 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
     _add_held(rows, model)
     _add_groups(rows, model)
     _add_access(rows, model)
+    for name, rule in model.event_rules.by_name.items():
+        head = pack(">QBHH", rule.set_ms, rule.reads_parents, len(rule.by), len(rule.filters))
+        rows[b"F" + name] = head + rule.by + b"".join(map(_sized, rule.filters)) + rule.definition
     for parent, count in model.counts.items():
         growths = [pack(f">H{len(ends)}Q", len(ends), *ends) for ends in model.growths[parent]]
         rows[b"T" + parent] = pack(">H", count) + b"".join(growths)
@@ -171,7 +175,7 @@ def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:
             rows[b"u" + _sized(client) + name] = row + pack(f">{len(places)}Q", *places)
             wanted[name] += has_wildcard(name) and name not in model.shares.there
         _add_exchanges(rows, client, session)
-    for name in model.shares.wanted():
+    for name in (*model.shares.wanted(), *model.event_rules.wanted()):
         wanted[name] += 1
     for name, count in model.shares.members().items():
         rows[b"y" + name] = pack(">I", count)

@@ -1,0 +1,200 @@
+"""Templates: texts with Jinja expressions, in a sandbox.
+
+A template sees the fields of an event (`Event.field`). It may have `{{ … }}`, `{% if %}`, `{% for %}` and some filters.
+All that could make its work or its output grow beyond bounds is refused when it is compiled: variables, macros, blocks,
+calls, texts that are multiplied. What is left is bounded by the sizes of template and event, but for loops, whose
+rounds are counted, and the output, which is measured.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import orjson
+from jinja2 import StrictUndefined, TemplateError, Undefined, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from gateway.events.errors import EvaluationFailed, InvalidRule
+from gateway.events.event import MISSING, Event
+
+MAX_TEMPLATE: Final = 8192  # characters
+MAX_OUTPUT: Final = 256 << 10  # characters
+_MAX_ROUNDS: Final = 10_000  # of all loops of one output
+_MAX_LOOPS: Final = 2  # one in another
+FIELDS: Final = ("data", "topic", "levels", "properties", "client", "qos", "retain")
+_ATTRIBUTES: Final = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "attributes")
+_KEPT: Final = (
+    *("abs", "default", "d", "first", "float", "int", "last", "length", "count", "lower", "max", "min", "round"),
+    *("sort", "string", "sum", "title", "trim", "truncate", "unique", "upper", "urlencode", "capitalize", "reverse"),
+    *("list", "join"),
+)
+_OF_LOOPS: Final = ("index", "index0", "first", "last", "length", "revindex", "revindex0")
+_PASSED: Final = "jinja_pass_arg"  # marks filters of Jinja that take the environment, too
+_TESTS: Final = (
+    *("defined", "undefined", "none", "number", "string", "mapping", "sequence", "boolean", "true", "false"),
+    *("integer", "float", "in", "even", "odd", "divisibleby"),
+    *("eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "le", "<=", "gt", ">", "greaterthan", "ge", ">="),
+)
+_ALLOWED: Final = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.List, nodes.Tuple, nodes.Dict),
+    *(nodes.Pair, nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Filter, nodes.Test, nodes.CondExpr, nodes.Compare),
+    *(nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv),
+    *(nodes.Mod, nodes.Neg, nodes.Pos, nodes.If, nodes.For, nodes.Keyword),
+)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """An environment whose templates see JSON values alone."""
+
+    intercepted_binops = frozenset(("+", "*", "%"))
+
+    def __init__(self) -> None:
+        # What is not there fails, unless it has the filter `default`.
+        super().__init__(undefined=StrictUndefined, finalize=_shown, auto_reload=False, cache_size=0)
+        self.rounds = 0  # of loops, of the output that is being made
+        self.filters = {name: _bounded(self.filters[name]) for name in _KEPT}
+        self.filters |= {"tojson": _to_json, "replace": _replace, _ROUNDS: self._counted}
+        self.tests = {name: self.tests[name] for name in _TESTS}
+        self.globals = {}
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        return self.getitem(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if isinstance(obj, dict) and argument in obj:
+            return obj[argument]
+        if isinstance(obj, list | str) and isinstance(argument, int | slice):
+            try:
+                return obj[argument]
+            except IndexError:
+                pass
+        if isinstance(obj, LoopContext) and argument in _OF_LOOPS:
+            return getattr(obj, argument)
+        if isinstance(obj, Undefined):
+            return obj
+        return self.undefined(obj=obj, name=argument)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "+" and isinstance(left, str) and isinstance(right, str):
+            return left + right
+        for value in (left, right):
+            if isinstance(value, Undefined):
+                str(value)  # fails, and says what is not there
+        if not (_is_number(left) and _is_number(right)):
+            raise SecurityError(f"{operator} is for numbers, and + for two texts")
+        return super().call_binop(context, operator, left, right)
+
+    def _counted(self, values: Any) -> Iterator[Any]:
+        """The values of a loop, as long as there may be more rounds."""
+        if not isinstance(values, list | dict | tuple | str) and not isinstance(values, Iterator):
+            raise SecurityError("a loop is over an array, the names of an object, or the characters of a text")
+        for value in values:
+            self.rounds += 1
+            if self.rounds > _MAX_ROUNDS:
+                raise SecurityError(f"its loops have more than {_MAX_ROUNDS} rounds")
+            yield value
+
+
+_ROUNDS: Final = "counted rounds"  # filter that is put behind what each loop is over; no template can name it
+
+
+class Template:
+    """A compiled template."""
+
+    __slots__ = ("_fields", "_template")
+
+    def __init__(self, text: str, what: str = "template") -> None:
+        """what: it is, for errors. Raises `InvalidRule`."""
+        if len(text) > MAX_TEMPLATE:
+            raise InvalidRule(f"{what}: it has at most {MAX_TEMPLATE} characters")
+        try:
+            tree = _ENVIRONMENT.parse(text)
+            _check(tree, what, 0)
+            self._template = _ENVIRONMENT.from_string(tree)
+        except (TemplateError, RecursionError) as error:
+            raise InvalidRule(f"{what}: {error}") from error
+        names = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "load"}
+        bound = {node.name for node in tree.find_all(nodes.Name) if node.ctx == "store"} | {"loop"}
+        known = {*FIELDS, *_ATTRIBUTES}
+        if names - known - bound:
+            missing = sorted(names - known - bound)[0]
+            raise InvalidRule(f"{what}: there is no {missing!r}; there are {', '.join((*FIELDS, *_ATTRIBUTES))}")
+        self._fields = sorted(names & known)
+
+    def render(self, event: Event) -> str:
+        """The output for an event. Raises `EvaluationFailed`."""
+        values: dict[str, Any] = {}
+        for name in self._fields:
+            value = dict(event.attributes) if name == "attributes" else event.field(name)
+            if value is not MISSING:
+                values[name] = value
+        _ENVIRONMENT.rounds = 0
+        parts: list[str] = []
+        size = 0
+        try:
+            for part in self._template.root_render_func(self._template.new_context(values)):
+                size += len(part)
+                if size > MAX_OUTPUT:
+                    raise EvaluationFailed(f"the output of the template has more than {MAX_OUTPUT} characters")
+                parts.append(part)
+        except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError, AttributeError) as error:
+            raise EvaluationFailed(f"the template fails: {error}") from error
+        return "".join(parts)
+
+
+def _check(node: nodes.Node, what: str, loops: int) -> None:
+    """Check that a template is bounded, and count the rounds of its loops. Raises `InvalidRule`."""
+    if not isinstance(node, _ALLOWED):
+        name = type(node).__name__.lower()
+        raise InvalidRule(f"{what}: line {node.lineno}: {name} is not part of templates here")
+    if isinstance(node, nodes.For):
+        if loops == _MAX_LOOPS:
+            raise InvalidRule(f"{what}: line {node.lineno}: more than {_MAX_LOOPS} loops in one another")
+        if node.recursive:
+            raise InvalidRule(f"{what}: line {node.lineno}: a loop is not recursive here")
+        loops += 1
+    for child in node.iter_child_nodes():
+        _check(child, what, loops)
+    if isinstance(node, nodes.For):
+        node.iter = nodes.Filter(node.iter, _ROUNDS, [], [], None, None, lineno=node.lineno)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _bounded(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter whose result is bounded. Its arguments are: each is a part of the template or of the event."""
+
+    def bounded(*arguments: Any, **named: Any) -> Any:
+        found = apply(*arguments, **named)
+        if isinstance(found, str) and len(found) > MAX_OUTPUT:
+            raise SecurityError(f"the result of a filter has more than {MAX_OUTPUT} characters")
+        return found
+
+    if hasattr(apply, _PASSED):
+        setattr(bounded, _PASSED, getattr(apply, _PASSED))
+    return bounded
+
+
+def _shown(value: Any) -> Any:
+    """What `{{ … }}` puts into the output: texts as they are, all else as JSON."""
+    return value if isinstance(value, str | Undefined) else _to_json(value)
+
+
+def _to_json(value: Any) -> str:
+    if isinstance(value, Undefined):
+        return str(value)  # fails, and says what is not there
+    data: bytes = orjson.dumps(list(value) if isinstance(value, Iterator) else value)
+    return data.decode()
+
+
+def _replace(text: Any, old: str, new: str) -> str:
+    whole = str(text)
+    if not old or len(whole) + whole.count(old) * len(new) > MAX_OUTPUT:
+        raise SecurityError("replace has an empty text, or its result is too long")
+    return whole.replace(old, new)
+
+
+_ENVIRONMENT: Final = _Environment()

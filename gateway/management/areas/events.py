@@ -1,0 +1,383 @@
+"""Event rules: set, tested, paused and removed; and events that are published."""
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+import msgspec
+import orjson
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+import record
+from gateway.auth.authority import Authority, UserDisabled
+from gateway.broker.append import append
+from gateway.eventing.event_rules import EventRules
+from gateway.eventing.recent_events import RecentEvents, identity_of
+from gateway.events.definition import CompiledRule, Definition, definition_of, has_past, parse_definition
+from gateway.events.errors import EvaluationFailed, InvalidEvent, InvalidRule
+from gateway.events.event import SPEC_VERSION, Event, check_attributes, message_block, read_structured
+from gateway.events.requests import webhook_request
+from gateway.management.paging import AT_ONCE, MAX_PAGE, after_of, page_size
+from gateway.management.proto import management_pb2 as pb
+from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC
+from gateway.management.rights import Manager, NodeUser, require_one
+from gateway.rpc.limits import RpcLimits
+from gateway.rpc.messages import MessageCheck
+from gateway.rpc.status import RequestError, invalid
+from gateway.rpc.visibility import topic_of
+from matcher.names import has_wildcard, is_valid_topic, matches
+from matcher.reserved import DOLLAR
+from record.layout import MAX_KEY, Kind
+from store import control
+from store.api import MAX_EVENT_RULES, EventRule, dead_letter_queue
+from store.engine import Engine
+from store.errors import NoSuchMessage
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MAX_DEFINITION: Final = 256 << 10  # bytes
+_MASK: Final = "***"  # in place of the value of a header, which may be a credential
+_QOS: Final = 1  # of published events
+_SIGNATURE: Final = "webhook-signature"
+
+
+class EventsService:
+    """Implements the service `Events`."""
+
+    def __init__(self, engine: Engine, rules: EventRules, authority: Authority, limits: RpcLimits) -> None:
+        self._store = engine
+        self._rules = rules
+        self._authority = authority
+        self._check = MessageCheck(limits, engine.may_hold)
+        self._recent = RecentEvents(engine)
+        self._changing = asyncio.Lock()  # the number of rules stays as it is between a check and its record
+
+    # --- rules
+
+    async def list_event_rules(self, request: pb.ListEventRulesRequest, _manager: Manager) -> pb.ListEventRulesReply:
+        limit = page_size(request.limit)
+        reply = pb.ListEventRulesReply()
+        rules = await self._store.event_rules(after_of(request), limit)
+        for number, rule in enumerate(rules, 1):
+            reply.rules.append(await self._shown(rule))
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if len(rules) == limit:
+            reply.after = rules[-1].name.decode()
+        return reply
+
+    async def get_event_rule(self, request: pb.GetEventRuleRequest, _manager: Manager) -> pb.EventRule:
+        return await self._shown(await self._rule(request.name))
+
+    async def set_event_rule(self, request: pb.SetEventRuleRequest, manager: Manager) -> pb.EventRule:
+        name = _name(request.name)
+        async with self._changing:
+            known = await self._store.event_rule(name)
+            if known is None and await self._store.event_rule_count() >= MAX_EVENT_RULES:
+                text = f"there are {MAX_EVENT_RULES} event rules, which is the limit"
+                raise RequestError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            definition = _unmasked(_definition(request.definition), known)
+            compiled = _compiled(definition)
+            await self._require_rights(compiled, manager)
+            self._require_possible(definition)
+            stored = msgspec.json.encode(definition)
+            if len(stored) > _MAX_DEFINITION:
+                raise invalid(f"a definition has at most {_MAX_DEFINITION} bytes")
+            start = request.WhichOneof("start")
+            is_same = known is not None and known.filters == compiled.filters and start is None
+            reads_parents = known.reads_parents if is_same and known is not None else False
+            if start in ("earliest", "time_ms"):
+                reads_parents = any(map(has_wildcard, compiled.filters))
+            by = manager.name.encode()
+            rule = EventRule(name, compiled.filters, reads_parents, stored, by, 0)
+            begins = await self._begins(rule, request) if start in ("earliest", "time_ms") else {}
+            restarts = known is not None and not is_same
+            fields = compiled.filters, reads_parents, stored, by, begins, restarts
+            frames = [control.EventRuleSet(*fields).frame(name)]
+            if request.HasField("enabled"):
+                pause = control.GroupResumed() if request.enabled else control.GroupPaused(by)
+                frames.append(pause.frame(rule.group))
+            elif restarts and await self._store.group_pause(rule.group) is not None:
+                frames.append(control.GroupPaused(by).frame(rule.group))  # a group that begins again is not paused
+            await append(self._store, frames)
+        return await self._shown(await self._rule(request.name))
+
+    async def delete_event_rule(self, request: pb.DeleteEventRuleRequest, _manager: Manager) -> pb.DeleteEventRuleReply:
+        async with self._changing:
+            rule = await self._rule(request.name)
+            await append(self._store, [control.EventRuleRemoved().frame(rule.name)])
+        return pb.DeleteEventRuleReply()
+
+    async def pause_event_rule(self, request: pb.PauseEventRuleRequest, manager: Manager) -> pb.EventRule:
+        rule = await self._rule(request.name)
+        await append(self._store, [control.GroupPaused(manager.name.encode()).frame(rule.group)])
+        return await self._shown(rule)
+
+    async def resume_event_rule(self, request: pb.ResumeEventRuleRequest, _manager: Manager) -> pb.EventRule:
+        rule = await self._rule(request.name)
+        await append(self._store, [control.GroupResumed().frame(rule.group)])
+        return await self._shown(rule)
+
+    async def test_event_rule(self, request: pb.TestEventRuleRequest, manager: Manager) -> pb.TestEventRuleReply:
+        if request.HasField("definition"):
+            definition = _definition(request.definition)
+        else:
+            definition = _stored(await self._rule(request.name))
+        compiled = _compiled(definition)
+        event = await self._event(request, compiled, manager)
+        reply = pb.TestEventRuleReply(topic_matches=any(matches(each, event.topic) for each in compiled.filters))
+        steps = compiled.explain(event)
+        reply.steps.extend(
+            pb.EventStep(path=each.path, condition=each.condition, value=each.value, holds=each.holds) for each in steps
+        )
+        reply.matches = reply.topic_matches and compiled.matches(event)
+        reply.event = orjson.dumps(event.structured()).decode()
+        if not reply.matches:
+            return reply
+        try:
+            output = compiled.output(event)
+            reply.data = output.data.decode(errors="replace")
+            reply.content_type = output.content_type or ""
+            if definition.topic is not None:
+                reply.topic = compiled.topic(event).decode()
+            elif definition.webhook is not None:
+                sent = webhook_request(request.name, definition.webhook, [(event, output)], b"", 0)
+                reply.request.url, reply.request.body = sent.url, sent.body.decode(errors="replace")
+                reply.request.headers.update({**sent.headers, **dict.fromkeys(definition.webhook.headers, _MASK)})
+                if definition.webhook.secret:  # nobody gets signatures without sending something
+                    reply.request.headers[_SIGNATURE] = "v1,…"
+        except EvaluationFailed as error:
+            reply.error = str(error)
+        return reply
+
+    async def _event(self, request: pb.TestEventRuleRequest, compiled: CompiledRule, manager: Manager) -> Event:
+        """The event that a test is about. Raises `RequestError` and `StoreError`."""
+        if request.WhichOneof("event") == "position":
+            if request.position < 0:
+                raise NoSuchMessage(request.position)
+            frame = await self._store.message(request.position)
+            await require_one(manager, SUB, TOPIC, topic_of(frame).decode())
+            return Event.of_frame(frame, 0)
+        if request.WhichOneof("event") is None:
+            raise invalid("a test has an event, as json, or the position of a message")
+        try:
+            fields = orjson.loads(request.json)
+            given = {"specversion": SPEC_VERSION, "id": "test", "source": "/test", "type": "test"}
+            attributes, data = read_structured({**given, **fields} if isinstance(fields, dict) else fields)
+            exact = [each.decode() for each in compiled.filters if not has_wildcard(each)]
+            topic = request.topic or attributes.get("subject") or (exact[0] if exact else "")
+            if not is_valid_topic(topic.encode()):
+                raise invalid(f"the event needs a topic: {topic[:100]!r} is none; say which, or name it as its subject")
+            block = message_block(attributes, topic.encode())
+            return Event(topic.encode(), data, block, stored_ms=int(time.time() * 1000))
+        except orjson.JSONDecodeError as error:
+            raise invalid(f"the event is not JSON: {error}") from error
+        except (InvalidEvent, ValueError) as error:
+            raise invalid(str(error)) from error
+
+    async def _rule(self, name: str) -> EventRule:
+        rule = await self._store.event_rule(_name(name))
+        if rule is None:
+            raise RequestError(grpc.StatusCode.NOT_FOUND, f"there is no event rule {name!r}")
+        return rule
+
+    async def _begins(self, rule: EventRule, request: pb.SetEventRuleRequest) -> dict[bytes, int]:
+        """The offsets at which a rule begins in the past, by queue. Raises `RequestError`."""
+        for each in rule.filters:
+            if not has_past(each):
+                text = "of a filter that begins with a wildcard, there is no past: it has no parent topic"
+                raise invalid(f"{each.decode()!r}: {text}")
+        begins: dict[bytes, int] = {}
+        for queue in rule.queues(self._store.partition_count):
+            if request.earliest:
+                begins[queue] = (await self._store.bounds(queue)).begin
+            else:
+                begins[queue] = await self._store.offset_at(queue, request.time_ms)
+        return begins
+
+    async def _require_rights(self, compiled: CompiledRule, manager: Manager) -> None:
+        """Raise `RequestError` unless the caller may do what the rule does, and could do so as the rule. Raises
+        `StoreError`."""
+        if isinstance(manager, NodeUser):
+            return
+        if not manager.name:
+            raise RequestError(grpc.StatusCode.PERMISSION_DENIED, "a rule has the rights of its user: log in as one")
+        for each in compiled.filters:
+            await require_one(manager, SUB, TOPIC, each.decode())
+        topic = compiled.fixed_topic
+        if topic:
+            await require_one(manager, PUB, TOPIC, topic.decode())
+        try:
+            permissions = await self._authority.permissions_of(manager.name.encode())
+        except UserDisabled as error:
+            raise RequestError(grpc.StatusCode.PERMISSION_DENIED, str(error)) from error
+        may = permissions is None or (
+            all(map(permissions.may_subscribe, compiled.filters)) and (not topic or permissions.may_publish(topic))
+        )
+        if not may:
+            text = "a rule runs by the rules of its user in the store: roles that come with a login do not count"
+            raise RequestError(grpc.StatusCode.PERMISSION_DENIED, text)
+
+    def _require_possible(self, definition: Definition) -> None:
+        """Raise `RequestError` for a webhook that could never be sent."""
+        webhook = definition.webhook
+        if webhook is None:
+            return
+        refused = self._rules.client.refusal_of(webhook.url)
+        if refused:
+            raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, f"the target cannot be reached: {refused}")
+        if webhook.secret and self._rules.secrets.find(webhook.secret) is None:
+            text = f"the file events.webhook_secrets has no secret {webhook.secret!r}"
+            raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
+
+    async def _shown(self, rule: EventRule) -> pb.EventRule:
+        reply = pb.EventRule(name=rule.name.decode(), by=rule.by.decode(), set_ms=rule.set_ms)
+        reply.definition.CopyFrom(_wire_definition(_stored(rule)))
+        progress = await self._store.group_progress(rule.group)
+        if progress is not None:
+            reply.lag, reply.unfinished = progress.lag, progress.unfinished
+        letters = await self._store.bounds(dead_letter_queue(rule.group))
+        reply.dead_letters = progress.dead_letters if progress is not None else letters.end - letters.begin
+        reply.enabled = await self._store.group_pause(rule.group) is None
+        runner = self._rules.find(rule.name)
+        if runner is not None:
+            reply.trouble = runner.trouble
+            figures = runner.figures
+            reply.figures.CopyFrom(
+                pb.EventRuleFigures(
+                    matched=figures.matched,
+                    unmatched=figures.unmatched,
+                    delivered=figures.delivered,
+                    failed=figures.failed,
+                    refused=figures.refused,
+                    error=figures.error,
+                    error_ms=figures.error_ms,
+                )
+            )
+        return reply
+
+    # --- events
+
+    async def publish_events(self, request: pb.PublishEventsRequest, manager: Manager) -> pb.PublishEventsReply:
+        events = request.events
+        if not 0 < len(events) <= MAX_PAGE:
+            raise invalid(f"a call publishes 1 to {MAX_PAGE} events, and not {len(events)}")
+        topics = [await _publishable(number, each, manager) for number, each in enumerate(events, 1)]
+        frames = [_frame(topic, each, manager.name) for topic, each in zip(topics, events, strict=True)]
+        for index, reason in await self._check.faults(frames):
+            raise _refused(index + 1, reason)
+        positions: list[asyncio.Future[int]] = []
+        new: list[tuple[int, asyncio.Future[int]]] = []
+        identities = [
+            identity_of(topic, each.attributes["source"], each.attributes["id"])
+            for topic, each in zip(topics, events, strict=True)
+        ]
+        try:
+            for index, identity in enumerate(identities):
+                is_new, position = await self._recent.begin(identity)
+                positions.append(position)
+                if is_new:
+                    new.append((index, position))
+            stored = await append(self._store, [frames[index] for index, _ in new])
+        except BaseException:
+            for index, position in new:
+                self._recent.forget(identities[index], position)
+            raise
+        for (_, position), at in zip(new, stored, strict=True):
+            position.set_result(at)
+        try:
+            found = [await asyncio.shield(position) for position in positions]
+        except asyncio.CancelledError as error:
+            if not any(position.cancelled() for position in positions):
+                raise
+            text = "another call published one of these events at the same time, and failed: repeat this one"
+            raise RequestError(grpc.StatusCode.UNAVAILABLE, text) from error
+        return pb.PublishEventsReply(positions=found, repeated_events=len(events) - len(new))
+
+
+def _name(text: str) -> bytes:
+    if _NAME.fullmatch(text) is None:
+        raise invalid(f"{text[:100]!r} is not the name of a rule: letters, digits, dots, dashes and underscores")
+    return text.encode()
+
+
+def _definition(wire: pb.EventRuleDefinition) -> Definition:
+    """A definition of a request. Raises `RequestError`."""
+    try:
+        return definition_of(MessageToDict(wire, preserving_proto_field_name=True))
+    except InvalidRule as error:
+        raise invalid(str(error)) from error
+
+
+def _stored(rule: EventRule) -> Definition:
+    """The definition of a rule. Raises `RequestError` if another version wrote what this one cannot read."""
+    try:
+        return parse_definition(rule.definition)
+    except InvalidRule as error:
+        raise RequestError(grpc.StatusCode.DATA_LOSS, f"rule {rule.name.decode()!r}: {error}") from error
+
+
+def _compiled(definition: Definition) -> CompiledRule:
+    try:
+        return CompiledRule(definition)
+    except InvalidRule as error:
+        raise invalid(str(error)) from error
+
+
+def _wire_definition(definition: Definition) -> pb.EventRuleDefinition:
+    """A definition for replies, without the values of headers."""
+    fields: dict[str, Any] = msgspec.to_builtins(definition)
+    if definition.webhook is not None and definition.webhook.headers:
+        fields["webhook"]["headers"] = dict.fromkeys(definition.webhook.headers, _MASK)
+    return ParseDict(fields, pb.EventRuleDefinition())
+
+
+def _unmasked(definition: Definition, known: EventRule | None) -> Definition:
+    """A definition whose masked headers have the values that they had. Raises `RequestError`."""
+    webhook = definition.webhook
+    if webhook is None or _MASK not in webhook.headers.values():
+        return definition
+    before: Mapping[str, str] = {}
+    if known is not None:
+        stored = _stored(known).webhook
+        if stored is not None and stored.url == webhook.url:
+            before = stored.headers
+    headers = {name: before.get(name, _MASK) if value == _MASK else value for name, value in webhook.headers.items()}
+    if _MASK in headers.values():
+        raise invalid(f"the value of a header is {_MASK}, which stands for one that the rule has for the same URL")
+    return msgspec.structs.replace(definition, webhook=msgspec.structs.replace(webhook, headers=headers))
+
+
+async def _publishable(number: int, event: pb.PublishedEvent, manager: Manager) -> bytes:
+    """The topic of an event that the caller may publish. Raises `RequestError` and `StoreError`."""
+    try:
+        check_attributes(event.attributes)
+    except InvalidEvent as error:
+        raise _refused(number, str(error)) from error
+    text = event.topic or event.attributes.get("subject", "")
+    topic = text.encode()
+    if not is_valid_topic(topic) or topic[0] == DOLLAR:
+        raise _refused(number, f"its topic {text[:100]!r} is none to publish to: give one, or a subject that is one")
+    await require_one(manager, PUB, TOPIC, text)
+    if number % AT_ONCE == 0:
+        await asyncio.sleep(0)
+    return topic
+
+
+def _frame(topic: bytes, event: pb.PublishedEvent, publisher: str) -> bytes:
+    """The record of an event, unsealed. Its id is its key, unless it has one. Raises `RequestError`."""
+    attributes = dict(event.attributes)
+    more: Sequence[tuple[str, str]] = ()
+    if "key" not in attributes and len(attributes["id"].encode()) <= MAX_KEY:
+        more = [("key", attributes["id"])]
+    try:
+        block = message_block(attributes, topic, more)
+    except ValueError as error:
+        raise invalid(str(error)) from error
+    return record.frame(int(Kind.MESSAGE), _QOS, 0, topic, publisher.encode(), block, event.data)
+
+
+def _refused(number: int, reason: str) -> RequestError:
+    return invalid(f"event {number}: {reason}")

@@ -1,0 +1,149 @@
+"""Messages as CloudEvents and back, and events in HTTP requests, also those of another implementation."""
+
+import json
+import string
+from datetime import UTC, datetime
+
+import pytest
+from cloudevents.core.bindings.http import (
+    HTTPMessage,
+    from_http_event,
+    to_binary_event,
+    to_structured_event,
+)
+from cloudevents.core.v1.event import CloudEvent
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.events.definition import Output, WebhookTarget
+from gateway.events.errors import InvalidEvent
+from gateway.events.event import MISSING, STRUCTURED, Event, message_block, structured_of
+from gateway.events.requests import BATCH, parse_request, secret_bytes, signature_headers, webhook_request
+from gateway.mqtt.properties import MessageProperties, build_message_block
+
+TOPIC = b"fleet/7/temp"
+names = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=20)
+texts = st.text(
+    st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="\ufdd0"), min_size=1, max_size=20
+)
+known = {"id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "specversion", "data"}
+attributes = st.builds(
+    lambda plain, more: {**more, **plain},
+    st.fixed_dictionaries(
+        {"specversion": st.just("1.0"), "id": texts, "source": st.just("/s"), "type": texts},
+        optional={
+            "subject": texts,
+            "time": st.just("2025-06-01T11:59:00Z"),
+            "datacontenttype": st.sampled_from(["application/json", "text/plain", "application/octet-stream"]),
+            "dataschema": st.just("https://example.com/s"),
+        },
+    ),
+    st.dictionaries(names.filter(lambda name: name not in known), texts, max_size=3),
+)
+
+
+def test_a_plain_message_is_an_event() -> None:
+    event = Event(TOPIC, b'{"t": 31}', publisher="dév 7".encode(), flags=5, position=77, stored_ms=1_700_000_000_123)
+    assert event.structured() == {
+        "specversion": "1.0",
+        "id": "77",
+        "source": "/clients/d%C3%A9v%207",
+        "type": "io.sluice.message",
+        "subject": "fleet/7/temp",
+        "time": "2023-11-14T22:13:20.123Z",
+        "data": {"t": 31},
+    }
+    assert event.field("levels") == {"1": "fleet", "2": "7", "3": "temp"}
+    assert (event.field("qos"), event.field("retain"), event.field("client")) == (1, True, "dév 7")
+    assert event.field("dataschema") is MISSING
+
+
+@given(attributes, st.binary(max_size=40))
+def test_an_event_comes_back_from_its_message(given_attributes: dict[str, str], data: bytes) -> None:
+    event = Event(TOPIC, data, message_block(given_attributes, TOPIC), position=5)
+    found = dict(event.attributes)
+    expected = {name: value for name, value in given_attributes.items() if name != "specversion"}
+    assert {name: found[name] for name in expected} == expected
+    assert event.data == data
+    # And in structured mode, as one payload.
+    payload = json.dumps(structured_of(expected, data)).encode()
+    block = build_message_block(MessageProperties(f"{STRUCTURED}; charset=utf-8"))
+    other = Event(TOPIC, payload, block, position=5)
+    kept = {name: value for name, value in expected.items() if name != "datacontenttype"}
+    assert {name: other.attributes[name] for name in kept} == kept
+    if "json" not in expected.get("datacontenttype", "json"):
+        assert other.data == data
+
+
+def test_a_payload_that_only_says_that_it_is_an_event_is_data() -> None:
+    block = build_message_block(MessageProperties(STRUCTURED))
+    event = Event(TOPIC, b"{}", block, position=5)
+    assert event.data == b"{}"
+    assert event.attributes["id"] == "5"
+
+
+@given(attributes, st.sampled_from([b'{"a":1}', b"", b"text", b"\xff\x00"]), st.sampled_from(["binary", "structured"]))
+def test_another_implementation_reads_what_webhooks_send(
+    given_attributes: dict[str, str], data: bytes, mode: str
+) -> None:
+    event = Event(TOPIC, data, message_block(given_attributes, TOPIC), position=5)
+    target = WebhookTarget("http://x", mode=mode)  # type: ignore[arg-type]
+    output = Output(data, given_attributes.get("datacontenttype"), is_whole=True)
+    request = webhook_request("r", target, [(event, output)], b"", 0)
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    read = from_http_event(HTTPMessage(headers, request.body))
+    assert (read.get_id(), read.get_type()) == (given_attributes["id"], given_attributes["type"])
+    assert read.get_subject() == given_attributes.get("subject", TOPIC.decode())
+    for name, value in given_attributes.items():
+        if name not in known:
+            assert read.get_extension(name) == value
+
+
+@given(attributes, st.sampled_from(["binary", "structured"]))
+def test_what_another_implementation_sends_is_read(given_attributes: dict[str, str], mode: str) -> None:
+    fields: dict[str, object] = {**given_attributes, "time": datetime(2025, 6, 1, tzinfo=UTC)}
+    fields["datacontenttype"] = "application/json"
+    made = CloudEvent(fields, {"a": 1})
+    message = to_binary_event(made) if mode == "binary" else to_structured_event(made)
+    headers = {name.lower(): value for name, value in message.headers.items()}
+    ((read, data),) = parse_request(headers.get("content-type", ""), headers, message.body)
+    assert json.loads(data) == {"a": 1}
+    assert datetime.fromisoformat(read.pop("time")) == fields["time"]
+    assert read == {name: value for name, value in fields.items() if name != "time"}
+
+
+def test_a_batch_is_read() -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "data_base64": "/wA="}
+    found = parse_request(BATCH, {}, json.dumps([event, {**event, "id": "2"}]).encode())
+    assert [(each["id"], data) for each, data in found] == [("1", b"\xff\0"), ("2", b"\xff\0")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "headers", "body", "why"),
+    [
+        ("application/json", {}, b"{}", "this is no event"),
+        (STRUCTURED, {}, b"{", "is not JSON"),
+        (STRUCTURED, {}, b"[]", "a JSON object"),
+        (STRUCTURED, {}, b'{"specversion": "0.3"}', "specversion is 1.0"),
+        (STRUCTURED, {}, b'{"specversion": "1.0", "id": ""}', "'id' is required"),
+        (STRUCTURED, {}, b'{"specversion": "1.0", "Id": "x"}', "is not a name of an attribute"),
+        (STRUCTURED, {}, b'{"specversion": "1.0", "id": {}}', "is not a text"),
+        (BATCH, {}, b"[]", "1 to 1000 events"),
+        ("application/cloudevents+avro", {}, b"", "not as application/cloudevents"),
+        ("", {"ce-specversion": "1.0", "ce-x_y": "1"}, b"", "does not name an attribute"),
+        ("", {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/", "ce-type": "t", "ce-time": "now"}, b"", "time"),
+    ],
+)
+def test_what_is_no_event_is_refused(kind: str, headers: dict[str, str], body: bytes, why: str) -> None:
+    with pytest.raises(InvalidEvent, match=why):
+        parse_request(kind, headers, body)
+
+
+def test_the_signature_is_that_of_standard_webhooks() -> None:
+    """The example of the specification."""
+    secret = secret_bytes("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    headers = signature_headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}', secret)
+    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    for wrong in ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_c2hvcnQ=", "whsec_!"):
+        with pytest.raises(ValueError, match=r"secret|base64"):
+            secret_bytes(wrong)

@@ -1,0 +1,130 @@
+"""Templates and paths: what they make, and that neither their work nor their output grows beyond bounds."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.events.errors import EvaluationFailed, InvalidRule
+from gateway.events.event import Event
+from gateway.events.paths import Path
+from gateway.events.templates import MAX_OUTPUT, Template
+
+DATA = {"t": 31, "tags": ["a", "b"], "o": {"x": [1, 2]}, "text": 'say "hi"', "items": 3}
+
+
+def render(text: str, data: object = DATA) -> str:
+    return Template(text).render(Event(b"fleet/7/temp", json.dumps(data).encode(), b"", b"device", 1, 7))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{{ data.t }}°", "31°"),
+        ("{{ data.items }}", "3"),
+        ('{{ data["o"]["x"][1] }}', "2"),
+        ("{{ data.o }}", '{"x":[1,2]}'),
+        ("{{ data.text|tojson }}", '"say \\"hi\\""'),
+        ("{{ data.none|default('–') }}", "–"),
+        ("{{ data.none is defined }} {{ none }}", "false null"),
+        ("{{ topic|upper }} {{ levels['2'] }} {{ client }} {{ id }}", "FLEET/7/TEMP 7 device 7"),
+        ("{% if data.t > 30 and 'a' in data.tags %}hot{% else %}cold{% endif %}", "hot"),
+        ("{% for tag in data.tags %}{{ loop.index }}{{ tag }}{% if not loop.last %},{% endif %}{% endfor %}", "1a,2b"),
+        ("{{ (data.t + 1) * 2 }} {{ 'a' + 'b' }} {{ data.t // 2 }}", "64 ab 15"),
+        ("{{ data.tags|join('-') }} {{ data.tags|length }} {{ data.text|replace('hi', 'ho') }}", 'a-b 2 say "ho"'),
+        ("{{ attributes.subject }}", "fleet/7/temp"),
+        ("{{ '<a>' }}", "<a>"),
+    ],
+)
+def test_what_templates_make(text: str, expected: str) -> None:
+    assert render(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% set x = 1 %}",
+        "{% set x %}a{% endset %}",
+        "{% macro m() %}{% endmacro %}",
+        "{% include 'x' %}",
+        "{% import 'x' as y %}",
+        "{% extends 'x' %}",
+        "{% block b %}{% endblock %}",
+        "{% with a = 1 %}{% endwith %}",
+        "{% filter upper %}a{% endfilter %}",
+        "{% call x() %}{% endcall %}",
+        "{% for a in data recursive %}{% endfor %}",
+        "{{ data.items() }}",
+        "{{ range(9) }}",
+        "{{ data ~ data }}",
+        "{{ 2 ** 9 }}",
+        "{{ data|map('upper') }}",
+        "{{ data|attr('x') }}",
+        "{{ data|format }}",
+        "{{ data|indent(99999999) }}",
+        "{{ data|center(99999999) }}",
+        "{{ self }}",
+        "{{ cycler }}",
+        "{% for a in data %}{% for b in data %}{% for c in data %}{% endfor %}{% endfor %}{% endfor %}",
+        "{{",
+        "x" * 9000,
+    ],
+)
+def test_what_could_grow_without_bounds_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRule):
+        Template(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "why"),
+    [
+        ("{{ data.none }}", {}, "has no attribute 'none'"),
+        ("{{ data.none.x }}", {}, "has no attribute 'none'"),
+        ("{{ data.none + 1 }}", {}, "has no attribute 'none'"),
+        ("{{ data.__class__ }}", {}, "has no attribute '__class__'"),
+        ("{{ 'a' * 9 }}", {}, "is for numbers"),
+        ("{{ data.a * 9 }}", {"a": [1]}, "is for numbers"),
+        ("{{ '%99999999s' % data.a }}", {"a": "x"}, "is for numbers"),
+        ("{{ 1 / 0 }}", {}, "division by zero"),
+        (
+            "{% for a in data.a %}{% for b in data.a %}{% endfor %}{% endfor %}",
+            {"a": [1] * 200},
+            "more than 10000 rounds",
+        ),
+        ("{% for a in data.a %}{{ data.b }}{% endfor %}", {"a": [1] * 999, "b": "x" * 999}, f"more than {MAX_OUTPUT}"),
+        ("{{ data.b|replace('x', data.b) }}", {"b": "x" * 9999}, "its result is too long"),
+        ("{% for a in data.n %}{% endfor %}", {"n": 5}, "a loop is over"),
+    ],
+)
+def test_templates_that_fail_say_why(text: str, data: object, why: str) -> None:
+    with pytest.raises(EvaluationFailed, match=why):
+        render(text, data)
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_a_value_is_written_as_json(value: object) -> None:
+    assert json.loads(render("{{ data.v|tojson }}", {"v": value})) == value
+
+
+def test_paths() -> None:
+    assert Path("$.o.x").find(DATA) == [1, 2]
+    assert Path("$.o.x[*]").find(DATA) == [1, 2]
+    assert Path("$..x").find(DATA) == [[1, 2]]
+    assert Path("$.tags[0:1]").find(DATA) == ["a"]
+    assert Path("$").find(DATA) == DATA
+    with pytest.raises(EvaluationFailed, match="nothing at the path"):
+        Path("$.none").find(DATA)
+    with pytest.raises(EvaluationFailed, match="more than 10000 values"):
+        Path("$[*]").find([1] * 10_001)
+    for wrong in ("$..a..b", "$[?@.x > 1]", "$['a','b']", "a", "$.", "$" + ".a" * 600):
+        with pytest.raises(InvalidRule, match="path: "):
+            Path(wrong)
