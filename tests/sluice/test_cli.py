@@ -74,8 +74,8 @@ def test_wrong_usage_is_2(words: list[str], capsys: pytest.CaptureFixture[str]) 
     [
         ("pyspark", "demo", "demo"),
         ("rich", "demo", "demo"),
-        ("pyarrow", "history show /nowhere", "spark"),
-        ("msgspec", "history export /nowhere", "spark"),
+        ("pyarrow", "history show /nowhere", "history"),
+        ("deltalake", "history export /nowhere", "history"),
         ("pyspark", "sql SELECT", "spark"),
         ("pyspark", "stream windows --parent a", "spark"),
         ("aiohttp", "serve --data-dir {folder}", "node"),
