@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from streaming.pipelines.anomalies import _Forgetting
 from streaming.pipelines.detector import Detector, Settings
 
-SETTINGS = Settings(warm_up=20, warm_up_s=0.0, slots=1, rest_s=0.0)
+SETTINGS = Settings(warm_up=20, warm_up_s=0.0, slots=1, rest_s=0.0, tail=0.0)  # a spike at once
 FORGET_MS = 3_600_000
 MINUTE = 60_000
 Reading = tuple[int, float, int]  # minute of its time, value, minute at which it was seen
