@@ -92,7 +92,7 @@ def naive(time: datetime) -> datetime:
 
 
 def test_anomalies_are_those_of_the_detector_whatever_the_batches(files: Files) -> None:
-    settings = Settings(warm_up=20, warm_up_s=0.0, slots=1, rest_s=600.0)
+    settings = Settings(warm_up=20, warm_up_s=0.0, slots=1, rest_s=600.0, tail=0.0)
     series: dict[str, list[Reading]] = {}
     for number, device in enumerate(("a", "b/c")):
         values = [20.0 + n % 3 + (40.0 if n in (50 + number, 51 + number, 52 + number) else 0.0) for n in range(80)]
@@ -119,7 +119,7 @@ def test_times_are_what_they_are_wherever_a_machine_stands(files: Files, monkeyp
     """Also in the hour that its clock is set back, and where a device says what no clock shows."""
     monkeypatch.setitem(files.spark.sparkContext.environment, "TZ", "Europe/Berlin")  # of the workers
     begin = datetime(2026, 10, 24, 20, tzinfo=UTC)
-    settings = Settings(warm_up=10, warm_up_s=3_600.0, slots=1, rest_s=600.0)
+    settings = Settings(warm_up=10, warm_up_s=3_600.0, slots=1, rest_s=600.0, tail=0.0)
     times = [begin + timedelta(minutes=10 * number) for number in range(60)]
     values = [number % 3 + (50.0 if number in (33, 34, 35) else 0.0) for number in range(60)]
     detector = Detector(settings)
@@ -204,7 +204,7 @@ def test_a_device_is_forgotten_when_it_was_silent_for_long(files: Files) -> None
 
 def test_a_detector_is_forgotten_when_nothing_comes(files: Files) -> None:
     """`a` and `c` are seen again after more than an hour, `b` in time: only `b` knows what is usual."""
-    settings = Settings(warm_up=20, warm_up_s=0.0, slots=1, rest_s=600.0)
+    settings = Settings(warm_up=20, warm_up_s=0.0, slots=1, rest_s=600.0, tail=0.0)
 
     def run() -> int:
         stream = files.stream().selectExpr("*", "CASE WHEN value < 1000 THEN time END AS seen")
