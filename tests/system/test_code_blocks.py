@@ -5,6 +5,7 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,7 @@ def place(value: object) -> str | None:
 
 @pytest.mark.parametrize("block", ALL, ids=place)
 def test_a_block_names_its_language(block: Block) -> None:
-    assert block.language in ("sh", "console", "python", "toml", "json", "js", "text")
+    assert block.language in ("sh", "console", "python", "sql", "toml", "json", "js", "text")
     assert not block.comment or block.comment.startswith(("not run: ", "run: ", "run in the background"))
 
 
@@ -48,6 +49,8 @@ def test_a_configuration_is_read(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "sluice.toml"
     here = block.text.replace("/etc/sluice", str(tmp_path)).replace("/var/lib/sluice", str(tmp_path))
     path.write_text(here.replace("/run/sluice", str(tmp_path)), encoding="utf-8")
+    for secret in re.findall(rf"\$\{{file:({re.escape(str(tmp_path))}/[^}}]+)\}}", here):
+        Path(secret).write_text("secret", encoding="utf-8")
     assert load(path, environ={}) != load(environ={})
 
 
