@@ -68,6 +68,7 @@ class AuditLog:
     def __init__(self, config: AuditConfig, process: str, store: LogStore | None = None) -> None:
         """process: name of the process, by which its files are called. store: of the topic; None: it has none."""
         self.is_on = config.is_on
+        self.has_topic = config.topic  # of the node, whichever of its processes publishes
         self.sample = config.sample if config.is_on else 0  # see `AuditConfig`
         self._until_sample = 1  # decisions
         self._topic = AuditTopic(store) if config.topic and store is not None else None

@@ -27,10 +27,13 @@ from gateway.config.audit import AuditConfig
 from gateway.config.auth import USERS, AuthConfig
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.destination import parse_destination
-from store.api import Action, Commit, Rule, Store, StoredWill, User, UserState
+from matcher.reserved import AUDIT
+from store.api import Action, Commit, Resource, Rule, Store, StoredWill, User, UserState
 from store.commit_listeners import ACCOUNTS
 
 _MAX_ACCOUNTS: Final = 16_384  # users in the cache
+# The last rule of everybody where the events of the audit log are messages: no default lets anybody read them.
+_EVENTS: Final = Rule(False, int(Action.SUB), int(Resource.TOPIC), AUDIT + b"/#")
 WRONG: Final = "wrong user name or password"
 DISABLED: Final = "the user is disabled"
 NOT_BASIC: Final = "authorization must be Basic, with user name and password"
@@ -158,9 +161,9 @@ class Authority:
         """The state and the rules of who has logged in; see `rules_in_order`. Raises StoreError."""
         if isinstance(user, User):
             state = await self._store.user_state(user.name)
-            return state, await rules_in_order(self._store, user.name, state)
+            return state, await self._rules(user.name, state)
         state = _state_of(await self._store.user_state(user.user), user)
-        return state, await rules_in_order(self._store, user.user, state, user.rules)
+        return state, await self._rules(user.user, state, user.rules)
 
     async def permissions(self, identity: Identity, source: str) -> Permissions | None:
         """What rules allow a user: no default counts. None: it may do everything.
@@ -203,13 +206,20 @@ class Authority:
         state = await self._store.user_state(user_name) if user_name else UserState()
         if grant is not None:
             state = _state_of(state, grant)
-        owned = await rules_in_order(self._store, user_name, state, () if grant is None else grant.rules)
+        owned = await self._rules(user_name, state, () if grant is None else grant.rules)
         account = _Account(state, RuleBook([rule for _, rules in owned for rule in rules], user_name))
         if changes == self.changes:
             if len(self._accounts) >= _MAX_ACCOUNTS:
                 self._accounts.clear()
             self._accounts[key] = account
         return account
+
+    async def _rules(
+        self, user: bytes, state: UserState, granted: Sequence[Rule] = ()
+    ) -> list[tuple[str, Sequence[Rule]]]:
+        """See `rules_in_order`."""
+        owned = await rules_in_order(self._store, user, state, granted)
+        return [*owned, ("the node", [_EVENTS])] if self.audit.has_topic else owned
 
     def _on_commit(self, commit: Commit) -> None:
         self.changes += 1

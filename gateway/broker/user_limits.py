@@ -6,6 +6,7 @@ those of their listener, and that on how often a client connects.
 """
 
 from collections import Counter
+from hashlib import blake2b
 from time import monotonic
 from typing import Final
 
@@ -141,6 +142,7 @@ class _ConnectRates:
         if not self.is_on:
             return True
         now = monotonic()
+        who = blake2b(who, digest_size=16).digest()  # a client id may have 64 KiB
         bucket = self._buckets.pop(who, None) or TokenBucket(self._per_minute / 60, self._per_minute, now)
         self._buckets[who] = bucket
         if len(self._buckets) > _MAX_KNOWN:

@@ -13,10 +13,12 @@ from google.protobuf.message import Message
 from gateway.auth.audit import ADMINISTRATION, AUTHORIZATION, AuditLog, Event
 from gateway.auth.rules.sources import host_of
 from gateway.management.methods import Method
+from gateway.management.proto.options_pb2 import TOPIC
 from gateway.management.rights import Manager, NodeUser, require, resource_of
 from gateway.observe.service_clients import CLIENT, ServiceClients
 from gateway.observe.throttled_log import ThrottledLog
 from gateway.rpc.status import RequestError, status_of
+from matcher.reserved import AUDIT, is_below
 from store.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -118,7 +120,7 @@ class Management:
         if audit is None or not audit.is_on:
             return
         is_sample = method.is_traffic and not refusal
-        if is_sample and not (audit.sample and audit.is_sampled()):
+        if is_sample and (_reads_events(method, request) or not (audit.sample and audit.is_sampled())):
             return
         event = Event(
             AUTHORIZATION if is_sample else ADMINISTRATION,
@@ -164,6 +166,12 @@ class Management:
         if error.code is grpc.StatusCode.PERMISSION_DENIED:
             who = f"{_who(manager)!r} from {manager.source}"
             self._throttled_log.warning("denied", f"management: {_what(method, request)} is denied to {who}")
+
+
+def _reads_events(method: Method, request: Message) -> bool:
+    """Whether a call is about the events of the audit log. It would make more of them."""
+    named = [right for right in method.rights if right.kind == TOPIC and right.field]
+    return any(is_below(resource_of(right, request).encode(), AUDIT) for right in named)
 
 
 def _what(method: Method, request: Message) -> str:

@@ -12,7 +12,7 @@ from gateway.mqtt.packets import SubscriptionRequest
 from gateway.topics.destination import InvalidDestination, parse_destination
 from gateway.topics.subscribe_request import SubscribeRequest
 from matcher.names import is_shared, split_shared
-from matcher.reserved import inbox_of
+from matcher.reserved import AUDIT, inbox_of, is_below
 from store.api import Action, Resource, Rule
 
 _SKIPPED: Final = "does not apply"
@@ -87,6 +87,8 @@ def judge(question: Question, rules: Sequence[OwnedRule], by_default: bool) -> V
             asked = _about(question, Action.SUB, question.name)
     if _ask(asked, rules, verdict) is None:
         verdict.allowed, verdict.because = by_default, "no rule applies: the listener's default"
+        if asked.action == Action.SUB and is_below(asked.name, AUDIT):
+            verdict.allowed, verdict.because = False, "no rule applies, which events of the audit log need"
     return verdict
 
 

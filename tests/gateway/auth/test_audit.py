@@ -15,6 +15,7 @@ from cloud_sdk.errors import Unauthenticated
 from gateway.auth import audit_topic
 from gateway.auth.audit import ADMINISTRATION, AUTHENTICATION, AUTHORIZATION, AuditLog, Event
 from gateway.auth.audit_topic import AuditTopic
+from gateway.broker.append import append
 from gateway.config.audit import AuditConfig
 from gateway.management.areas.audit import AuditService
 from gateway.management.proto import management_pb2 as pb
@@ -23,7 +24,8 @@ from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as rocket
 from gateway.rpc.status import RequestError
 from sluice.cli import main
-from store.api import Appended, Done
+from store import control
+from store.api import Action, Appended, Done, Resource, Rule
 from store.errors import StoreBusy, StoreClosed, StoreError
 from tests.gateway.conftest import MakeNode
 from tests.gateway.management.world import BY_NAME, OPERATOR, PASSWORD, Refused, World
@@ -370,6 +372,33 @@ async def test_events_are_messages_for_who_may_read_them(publishing: Node) -> No
             await service.send("$audit/authentication", b"forged")
 
 
+@pytest.mark.parametrize("sample", [0, 1])
+async def test_no_default_lets_anybody_read_the_events(make_node: MakeNode, sample: int) -> None:
+    node = await make_node(audit__topic=True, audit__sample=sample)
+    client = await RawClient.connect(node.ports.mqtt, b"c", 5)
+    names = (b"$audit/#", b"$audit/+", b"$audit", b"$replay/0/$audit/authentication", b"$share/g/$audit/#")
+    assert await client.subscribe(*((name, 1) for name in names)) == b"\x87" * len(names)
+    assert await client.subscribe((b"a/#", 1), (b"+/x", 1), (b"#", 1)) == b"\1\1\1"
+    publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
+    await publisher.publish(b"home/x", b"1", 1)
+    async with Client(f"127.0.0.1:{node.ports.grpc}", retry_seconds=0) as service:
+        with pytest.raises(NotAllowed):
+            await service.find_between("$audit", 0, 1 << 50)
+        assert await service.find_between("home", 0, 1 << 50)
+    asked = pb.CheckRulesRequest(action="subscribe", resource="$audit/#", by_default=True)
+    verdict = await access(node).check_rules(asked, NODE_USER)
+    assert not verdict.allowed and "audit" in verdict.because
+    await set_rules(node, "", "allow subscribe $audit/#")
+    assert await publisher.subscribe((b"$audit/#", 1)) == b"\1"
+    assert (await access(node).check_rules(asked, NODE_USER)).allowed
+
+
+async def test_a_super_user_reads_the_events(publishing: Node) -> None:
+    await access(publishing).update_user(pb.UpdateUserRequest(name="alice", super_user=True), NODE_USER)
+    alice, _ = await login(publishing.ports.mqtt, b"alice", b"alice")
+    assert await alice.subscribe((b"$audit/#", 1)) == b"\1"
+
+
 @pytest.mark.parametrize("topic", [b"$audit", b"$audit/x", b"$delayed/1/$audit/x"])
 async def test_nobody_writes_events(publishing: Node, topic: bytes) -> None:
     await access(publishing).update_user(pb.UpdateUserRequest(name="alice", super_user=True), NODE_USER)
@@ -384,6 +413,7 @@ async def test_reading_the_events_makes_no_more_of_them(make_node: MakeNode, tmp
     node = await make_node(audit__topic=True, audit__sample=1, audit__folder=str(tmp_path / "audit"))
     engine = node._engine
     assert engine is not None
+    await set_rules(node, "", "allow subscribe $audit/#")
     client = await RawClient.connect(node.ports.mqtt, b"c", 5)
     await client.subscribe((b"$audit/#", 1), (b"home/#", 1))
     publisher = await RawClient.connect(node.ports.mqtt, b"p", 5)
@@ -448,6 +478,8 @@ async def test_the_events_of_gateways_are_in_the_one_log(tmp_path: Path) -> None
     several = await Several(tmp_path / "data", far=True, audit__topic=True).open()
     try:
         await several.join("a", "b")
+        rule = Rule(True, int(Action.SUB), int(Resource.TOPIC), b"$audit/#")
+        await append(several.engine, [control.RulesSet((rule,)).frame(b"")])
         for gateway in ("a", "b"):
             await RawClient.connect(several.ports[gateway], b"c-" + gateway.encode(), 5)
         reader = await RawClient.connect(several.ports["a"], b"reader", 5)
@@ -461,6 +493,21 @@ async def test_the_events_of_gateways_are_in_the_one_log(tmp_path: Path) -> None
 
 
 # --- samples of what is allowed
+
+
+async def test_reading_the_events_over_http_makes_no_more_of_them(make_node: MakeNode) -> None:
+    node = await make_node(audit__topic=True, audit__sample=1, http__auth=["password"])
+    await set_user(node, "alice", b"alice")
+    await set_rules(node, "alice", "allow * topic:$audit/#", "allow * topic:#", "allow * group:*")
+    world, receive = World(node), BY_NAME["ReceiveMessages"]
+    noted: list[Event] = []
+    node._authority.audit.note = noted.append  # type: ignore[method-assign]
+    for parent in ("$audit", "home"):
+        asked = receive.request(group=f"of-{parent}", parent=parent)
+        await world.over_http(receive, asked, "alice", "alice")
+    found = [each.resource for each in noted if each.event == AUTHORIZATION]
+    assert any("home" in each for each in found)
+    assert not any("$audit" in each for each in found)
 
 
 async def test_allowed_messages_and_subscriptions_are_sampled(make_node: MakeNode, tmp_path: Path) -> None:

@@ -563,6 +563,8 @@ def test_clients_that_were_away_longest_are_forgotten(monkeypatch: pytest.Monkey
     assert [rates.may_connect(who) for who in (b"a", b"b", b"a", b"c", b"a")] == [True, True, False, True, False]
     assert len(rates._buckets) == 2
     assert rates.may_connect(b"b")
+    assert rates.may_connect(b"c" * 65_535)
+    assert sum(map(len, rates._buckets)) < 100, "long client ids are kept"
 
 
 async def test_sessions_of_a_user_are_limited(make_node: MakeNode) -> None:

@@ -155,6 +155,9 @@ async def test_owners_of_topics_decide(people: People, rules: tuple[str, ...], m
         ("SUB", "group:g*", ("allow UPDATE,SUB group:g*",), True),
         ("SUB", "group:g*", ("allow UPDATE,SUB group:g",), False),
         ("SUB", "group:g", (), False),
+        ("SUB", "topic:%c/x", ("deny SUB topic:secret/#", "allow * topic:#"), False),  # as the client `secret`
+        ("SUB", "topic:home/%u", ("allow * topic:#",), False),
+        ("SUB", "group:%c", ("deny SUB group:g", "allow * group:*"), False),
     ],
 )
 async def test_owners_give_what_they_have(
