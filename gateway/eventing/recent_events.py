@@ -1,6 +1,7 @@
 """Events that were published lately, so that one that is sent again is stored once.
 
-An event is known by its source and its id, within its parent topic. A bounded number is remembered here; others, and
+An event is known by its source and its id, within its parent topic, and by who published it: so nobody keeps out the
+events of others. A bounded number is remembered here; others, and
 those from before a restart, are found in the store by their key, which is the id.
 """
 
@@ -19,14 +20,13 @@ WINDOW_S: Final = 600  # that an event is known
 _MAX_KNOWN: Final = 65_536
 _LOOKED_AT: Final = 16  # messages with the same key
 _LOOKED_AT_BYTES: Final = 1 << 20
-_PROPERTIES: Final = 5  # in `record.decode`
 
-Identity = tuple[bytes, str, str]  # parent topic, source and id
+Identity = tuple[bytes, bytes, str, str]  # parent topic, publisher, source and id
 
 
-def identity_of(topic: bytes, source: str, event_id: str) -> Identity:
+def identity_of(topic: bytes, publisher: bytes, source: str, event_id: str) -> Identity:
     """What an event is known by."""
-    return parent_of(topic), source, event_id
+    return parent_of(topic), publisher, source, event_id
 
 
 class RecentEvents:
@@ -71,7 +71,7 @@ class RecentEvents:
 
     async def _find(self, identity: Identity) -> int | None:
         """The position of such an event in the store."""
-        parent, source, event_id = identity
+        parent, publisher, source, event_id = identity
         key = event_id.encode()
         if not 0 < len(key) <= MAX_KEY:
             return None
@@ -81,8 +81,9 @@ class RecentEvents:
         for start in record.split(found.data):
             if record.store_time_of(found.data, start) < since:
                 continue
-            user = dict(read_message_block(record.decode(found.data, start)[_PROPERTIES]).user)
-            if user.get("id") == event_id and user.get("source") == source:
+            _, _, _, _, by, block, _ = record.decode(found.data, start)
+            user = dict(read_message_block(block).user)
+            if by == publisher and user.get("id") == event_id and user.get("source") == source:
                 return record.position_of(found.data, start)
         return None
 

@@ -1,6 +1,7 @@
 """Where the events of a rule go: a topic of this store, or a webhook."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import time
@@ -25,6 +26,8 @@ from gateway.net.token_bucket import TokenBucket
 from record.layout import FLAG_RETAIN, Kind
 from store.api import Appended, LogStore, Receipts
 from store.errors import StoreBusy
+
+log = logging.getLogger(__name__)
 
 MAX_HOPS: Final = 16  # rules that publish an event one after the other: more are taken for a loop
 _TOPIC_BATCHES: Final = 4  # that are on their way to the log
@@ -283,6 +286,12 @@ class WebhookSender:
             for each in batch:
                 settling.unsent(each.receipts)
             raise
+        except Exception as error:
+            log.exception("rule %r cannot make a request", self._name)
+            figures.failed += 1
+            figures.note_error(f"an unexpected failure: {error!r}")
+            for each in batch:
+                settling.failed(each.receipts, f"an unexpected failure: {error!r}")
         else:
             self._failures = 0
             figures.delivered += len(batch)

@@ -18,7 +18,9 @@ from gateway.events.requests import Request
 _MAX_ANSWER: Final = 4096  # bytes of a body that are read, for people
 _MAX_ERROR: Final = 160  # characters of an answer in an error
 # IPv6 networks whose addresses have an IPv4 address in them, which may be a private one.
-_TRANSLATED: Final = tuple(map(IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))
+_TRANSLATED: Final = tuple(
+    map(IPv6Network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"))
+)
 
 Address = IPv4Address | IPv6Address
 
@@ -96,7 +98,8 @@ class WebhookClient:
         try:
             ip_address(host)
         except ValueError:
-            return ""
+            # Numbers that systems take for addresses, such as 127.1: their names are not resolved, so not checked.
+            return refusal(host) if host.replace(".", "").isdigit() else ""
         return "" if host in self._allowed else refusal(host)
 
     async def send(self, request: Request, timeout_s: float) -> int:

@@ -239,9 +239,12 @@ def _whole(event: Event) -> Output:
 
 def _json(value: object) -> bytes:
     try:
-        return orjson.dumps(value)
+        data = orjson.dumps(value)
     except (TypeError, RecursionError) as error:
         raise EvaluationFailed(f"the result cannot be written as JSON: {error}") from error
+    if len(data) > MAX_JSON:
+        raise EvaluationFailed(f"the result has more than {MAX_JSON} bytes")
+    return data
 
 
 def _of_text(text: str, content_type: str) -> Output:

@@ -36,6 +36,7 @@ JSON: Final = "application/json"
 SPEC_VERSION: Final = "1.0"
 TYPE: Final = "io.sluice.message"
 MAX_JSON: Final = 1 << 20  # bytes of a payload that is read as JSON; a larger one is no JSON to rules
+_DEEP: Final = 200  # levels that orjson surely writes; the limit is 254, and attributes are around them
 MAX_NAME: Final = 20  # characters of an attribute's name
 HOPS: Final = "sluicehops"  # extension: how many rules have published this event or what it was made from
 _REQUIRED: Final = ("id", "source", "type")
@@ -255,9 +256,9 @@ def structured_of(attributes: Mapping[str, str], data: bytes) -> dict[str, Any]:
     kind = attributes.get("datacontenttype", JSON)
     if is_json(kind) and len(data) <= MAX_JSON:
         try:
-            event["data"] = orjson.loads(data)
+            event["data"] = _writable(data)
             return event
-        except orjson.JSONDecodeError:
+        except ValueError:
             pass
     try:
         event["data"] = data.decode()
@@ -267,6 +268,18 @@ def structured_of(attributes: Mapping[str, str], data: bytes) -> dict[str, Any]:
     if is_json(kind):
         event["datacontenttype"] = "text/plain"  # a text that is no JSON, whatever it said it was
     return event
+
+
+def _writable(data: bytes) -> Json:
+    """The JSON value of data, which can be written again: some can be read, and are too deep to be written. Raises
+    ValueError."""
+    value: Json = orjson.loads(data)
+    if data.count(b"[") + data.count(b"{") > _DEEP:
+        try:
+            orjson.dumps(value)
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+    return value
 
 
 def parse_structured(payload: bytes) -> tuple[dict[str, str], bytes]:
@@ -305,7 +318,10 @@ def read_structured(event: object) -> tuple[dict[str, str], bytes]:
         return attributes, b""
     data = event["data"]
     kind = attributes.setdefault("datacontenttype", JSON)
-    return attributes, data.encode() if isinstance(data, str) and not is_json(kind) else orjson.dumps(data)
+    try:
+        return attributes, data.encode() if isinstance(data, str) and not is_json(kind) else orjson.dumps(data)
+    except TypeError as error:  # it can be read, and is too deep to be written
+        raise InvalidEvent("`data` are too deep") from error
 
 
 def check_attributes(attributes: Mapping[str, str]) -> None:

@@ -177,7 +177,10 @@ def shown(value: Any) -> str:
     """A value of an event, for people."""
     if value is MISSING:
         return "not there"
-    text = orjson.dumps(value, default=str).decode()
+    try:
+        text = orjson.dumps(value, default=str).decode()
+    except TypeError as error:
+        text = f"cannot be shown: {error}"
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
 

@@ -92,7 +92,8 @@ def webhook_request(
         else:
             attributes = _attributes(event, output)
             content_type = attributes.pop("datacontenttype", None)
-            headers["Content-Type"] = content_type or "application/octet-stream"
+            is_header = content_type is not None and content_type.isascii() and content_type.isprintable()
+            headers["Content-Type"] = (is_header and content_type) or "application/octet-stream"
             headers |= {f"{_PREFIX}{name}": quote(value, safe=_KEPT) for name, value in attributes.items()}
             headers[f"{_PREFIX}specversion"] = SPEC_VERSION
             body = event.data if output.is_whole else output.data

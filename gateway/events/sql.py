@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlglot import exp, parse
+from sqlglot import Token, TokenType, exp, parse, tokenize
 from sqlglot.errors import SqlglotError
 
 from gateway.events.errors import InvalidRule
@@ -28,6 +28,64 @@ _PLAIN: Final = (*_ATTRIBUTES, "topic", "client", "qos", "retain")
 _OBJECTS: Final[Mapping[str, str]] = {"payload": "data", "properties": "properties"}
 _NAMES: Final = f"{', '.join(_PLAIN)}, payload, properties.NAME, attributes.NAME, and the aliases of SELECT"
 _NUMBERS: Final = (int, float)
+_MAX_JOINED: Final = 1 << 20  # characters of a text that CONCAT or || makes
+_FUNCTIONS: Final = frozenset(
+    (
+        *("ABS", "CAST", "CEIL", "COALESCE", "CONCAT", "FLOOR", "LENGTH", "LOWER", "ROUND", "SUBSTRING", "TRIM"),
+        *("UPPER", "TOPIC_LEVEL"),
+    )
+)
+# What may be in front of parentheses that are not those of a function.
+_BEFORE_PARENTHESES: Final = frozenset(
+    (
+        *(TokenType.L_PAREN, TokenType.COMMA, TokenType.SELECT, TokenType.FROM, TokenType.WHERE, TokenType.ALIAS),
+        *(
+            TokenType.AND,
+            TokenType.OR,
+            TokenType.NOT,
+            TokenType.IN,
+            TokenType.BETWEEN,
+            TokenType.LIKE,
+            TokenType.ESCAPE,
+        ),
+        *(TokenType.CASE, TokenType.WHEN, TokenType.THEN, TokenType.ELSE, TokenType.SEMICOLON),
+        *(TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE),
+        *(TokenType.PLUS, TokenType.DASH, TokenType.STAR, TokenType.SLASH, TokenType.MOD, TokenType.DPIPE),
+    )
+)
+_KNOWN_TOKENS: Final = _BEFORE_PARENTHESES | frozenset(
+    (
+        *(TokenType.VAR, TokenType.IDENTIFIER, TokenType.STRING, TokenType.NUMBER, TokenType.DOT, TokenType.R_PAREN),
+        *(TokenType.R_BRACKET, TokenType.IS, TokenType.NULL, TokenType.TRUE, TokenType.FALSE, TokenType.END),
+    )
+)
+_AFTER_NAMES: Final = (TokenType.R_PAREN, TokenType.COMMA, TokenType.FROM)
+_MAX_FOREIGN: Final = 6  # words of other dialects in a statement, which is refused with a better reason then
+_FUNCTIONS: Final = frozenset(
+    (
+        *("ABS", "CAST", "CEIL", "COALESCE", "CONCAT", "FLOOR", "LENGTH", "LOWER", "ROUND", "SUBSTRING", "TRIM"),
+        *("UPPER", "TOPIC_LEVEL"),
+    )
+)
+# What may be in front of parentheses that are not those of a function.
+_BEFORE_PARENTHESES: Final = frozenset(
+    (
+        *(TokenType.L_PAREN, TokenType.COMMA, TokenType.SELECT, TokenType.FROM, TokenType.WHERE),
+        *(TokenType.ALIAS, TokenType.SEMICOLON),
+        *(
+            TokenType.AND,
+            TokenType.OR,
+            TokenType.NOT,
+            TokenType.IN,
+            TokenType.BETWEEN,
+            TokenType.LIKE,
+            TokenType.ESCAPE,
+        ),
+        *(TokenType.CASE, TokenType.WHEN, TokenType.THEN, TokenType.ELSE),
+        *(TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE),
+        *(TokenType.PLUS, TokenType.DASH, TokenType.STAR, TokenType.SLASH, TokenType.MOD, TokenType.DPIPE),
+    )
+)
 
 Value = Any  # a JSON value; None is NULL
 Expression = Callable[[Event], Value]
@@ -84,6 +142,7 @@ def _parsed(text: str) -> exp.Select:
     if len(text) > MAX_SQL:
         raise InvalidRule(f"sql: a statement has at most {MAX_SQL} characters")
     try:
+        _check_tokens(tokenize(text))
         statements = parse(text)
     except (SqlglotError, RecursionError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InvalidRule(f"sql: {str(error).splitlines()[0] if str(error) else 'too deep'}") from error
@@ -97,6 +156,34 @@ def _parsed(text: str) -> exp.Select:
                 f"sql: {name.rstrip('_').upper()} is not part of this dialect: SELECT, FROM and WHERE are"
             )
     return select
+
+
+def _check_tokens(tokens: Sequence[Token]) -> None:
+    """Refuse what is not of this dialect and would take sqlglot long. It tries several readings of what is in brackets
+    behind the name of a type, and does so again for each that is in them: 20 of them would take minutes. Raises
+    `InvalidRule`."""
+    foreign = 0
+    for number, token in enumerate(tokens):
+        before = tokens[number - 1] if number else None
+        if token.token_type is TokenType.L_BRACKET:
+            inner = [each.token_type for each in tokens[number + 1 : number + 4]]
+            if inner[:1] == [TokenType.DASH]:
+                del inner[0]
+            if inner[:2] != [TokenType.NUMBER, TokenType.R_BRACKET]:
+                raise InvalidRule("sql: a number of an element is in brackets, such as payload.a[0]")
+        elif token.token_type is TokenType.L_PAREN and before is not None:
+            if before.token_type not in _BEFORE_PARENTHESES and before.text.upper() not in _FUNCTIONS:
+                name = before.text[:100]
+                text = f"sql: {name}( is not part of this dialect: there is no function {name} in docs/events.md"
+                raise InvalidRule(text)
+        elif token.token_type not in _KNOWN_TOKENS and token.text.lower() not in _PLAIN:
+            after = tokens[number + 1].token_type if number + 1 < len(tokens) else None
+            is_name = before is not None and (
+                before.token_type is TokenType.DOT or (before.token_type is TokenType.ALIAS and after in _AFTER_NAMES)
+            )
+            foreign += not is_name
+            if foreign > _MAX_FOREIGN:
+                raise InvalidRule(f"sql: {token.text[:100]} is not part of this dialect")
 
 
 def _filters(select: exp.Select) -> list[bytes]:
@@ -493,7 +580,10 @@ def _joined(nodes_of: Callable[[exp.Expression], list[exp.Expression]]) -> "Buil
 
         def value(event: Event) -> Value:
             texts = [_as_text(part(event)) for part in parts]
-            return None if None in texts else "".join([text for text in texts if text is not None])
+            found = [text for text in texts if text is not None]
+            if len(found) < len(texts) or sum(map(len, found)) > _MAX_JOINED:
+                return None
+            return "".join(found)
 
         return value
 

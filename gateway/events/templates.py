@@ -2,8 +2,8 @@
 
 A template sees the fields of an event (`Event.field`). It may have `{{ … }}`, `{% if %}`, `{% for %}` and some filters.
 All that could make its work or its output grow beyond bounds is refused when it is compiled: variables, macros, blocks,
-calls, texts that are multiplied. What is left is bounded by the sizes of template and event, but for loops, whose
-rounds are counted, and the output, which is measured.
+calls, texts that are multiplied. The rounds of loops are counted, the output is measured, and what filters, tests and
+comparisons look at is added up: one look at a large event is cheap, and one in each round of a loop is not.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +21,8 @@ from gateway.events.event import MISSING, Event
 MAX_TEMPLATE: Final = 8192  # characters
 MAX_OUTPUT: Final = 256 << 10  # characters
 _MAX_ROUNDS: Final = 10_000  # of all loops of one output
+_MAX_WORK: Final = 2 << 20  # characters and elements that filters, tests and comparisons look at, for one output
+_PART: Final = 16  # of an event: an array or object may have the rest of it, so it counts as this part of it at least
 _MAX_LOOPS: Final = 2  # one in another
 FIELDS: Final = ("data", "topic", "levels", "properties", "client", "qos", "retain")
 _ATTRIBUTES: Final = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "attributes")
@@ -31,9 +33,12 @@ _KEPT: Final = (
 )
 _OF_LOOPS: Final = ("index", "index0", "first", "last", "length", "revindex", "revindex0")
 _PASSED: Final = "jinja_pass_arg"  # marks filters of Jinja that take the environment, too
-_TESTS: Final = (
+_OF_KINDS: Final = (
     *("defined", "undefined", "none", "number", "string", "mapping", "sequence", "boolean", "true", "false"),
-    *("integer", "float", "in", "even", "odd", "divisibleby"),
+    *("integer", "float"),
+)
+_TESTS: Final = (
+    *("in", "even", "odd", "divisibleby"),
     *("eq", "==", "equalto", "ne", "!=", "lt", "<", "lessthan", "le", "<=", "gt", ">", "greaterthan", "ge", ">="),
 )
 _ALLOWED: Final = (
@@ -53,9 +58,14 @@ class _Environment(ImmutableSandboxedEnvironment):
         # What is not there fails, unless it has the filter `default`.
         super().__init__(undefined=StrictUndefined, finalize=_shown, auto_reload=False, cache_size=0)
         self.rounds = 0  # of loops, of the output that is being made
-        self.filters = {name: _bounded(self.filters[name]) for name in _KEPT}
-        self.filters |= {"tojson": _to_json, "replace": _replace, _ROUNDS: self._counted}
-        self.tests = {name: self.tests[name] for name in _TESTS}
+        self.work = 0  # done for the output that is being made
+        self.part = 0  # of the event that it is made from, see `_PART`
+        self.filters = {name: self._bounded(name, self.filters[name]) for name in _KEPT}
+        self.filters |= {"tojson": self._bounded("tojson", _to_json), "replace": self._bounded("replace", _replace)}
+        self.filters |= {_ROUNDS: self._counted, _LOOK: self._looked_at}
+        tests = self.tests
+        self.tests = {name: tests[name] for name in _OF_KINDS}
+        self.tests |= {name: self._bounded(name, tests[name]) for name in _TESTS}
         self.globals = {}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -77,6 +87,9 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
+            if len(left) + len(right) > MAX_OUTPUT:
+                raise SecurityError(f"a text has more than {MAX_OUTPUT} characters")
+            self._looked_at(left)
             return left + right
         for value in (left, right):
             if isinstance(value, Undefined):
@@ -84,6 +97,38 @@ class _Environment(ImmutableSandboxedEnvironment):
         if not (_is_number(left) and _is_number(right)):
             raise SecurityError(f"{operator} is for numbers, and + for two texts")
         return super().call_binop(context, operator, left, right)
+
+    def _bounded(self, name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter or test whose work and result are bounded. Its arguments are parts of the template or of the event,
+        or were results."""
+        is_cheap = name in _CHEAP
+
+        def bounded(*arguments: Any, **named: Any) -> Any:
+            if not is_cheap:
+                for each in (*arguments, *named.values()):
+                    self._looked_at(each)
+            if name == "sum" and not _is_number(named.get("start", arguments[3] if len(arguments) > 3 else 0)):
+                raise SecurityError("sum is for numbers")
+            found = apply(*arguments, **named)
+            if isinstance(found, str) and len(found) > MAX_OUTPUT:
+                raise SecurityError(f"the result of a filter has more than {MAX_OUTPUT} characters")
+            return found
+
+        if hasattr(apply, _PASSED):
+            setattr(bounded, _PASSED, getattr(apply, _PASSED))
+        return bounded
+
+    def _looked_at(self, value: Any) -> Any:
+        """Count a value that is about to be looked at. Returns it."""
+        if isinstance(value, str):
+            self.work += len(value)
+        elif isinstance(value, list | dict | tuple):
+            self.work += max(len(value), self.part)
+        elif isinstance(value, Iterator):
+            self.work += self.part
+        if self.work > _MAX_WORK:
+            raise SecurityError("it looks at large parts of the event too often")
+        return value
 
     def _counted(self, values: Any) -> Iterator[Any]:
         """The values of a loop, as long as there may be more rounds."""
@@ -96,7 +141,10 @@ class _Environment(ImmutableSandboxedEnvironment):
             yield value
 
 
-_ROUNDS: Final = "counted rounds"  # filter that is put behind what each loop is over; no template can name it
+# Filters that are put into templates; no template can name them.
+_ROUNDS: Final = "counted rounds"  # behind what each loop is over
+_LOOK: Final = "counted look"  # behind what is compared, and what a slice is taken from
+_CHEAP: Final = ("default", "d", "first", "last", "length", "count")  # whose work does not depend on sizes
 
 
 class Template:
@@ -129,7 +177,8 @@ class Template:
             value = dict(event.attributes) if name == "attributes" else event.field(name)
             if value is not MISSING:
                 values[name] = value
-        _ENVIRONMENT.rounds = 0
+        _ENVIRONMENT.rounds = _ENVIRONMENT.work = 0
+        _ENVIRONMENT.part = (len(event.payload) + len(event.block)) // _PART
         parts: list[str] = []
         size = 0
         try:
@@ -157,25 +206,23 @@ def _check(node: nodes.Node, what: str, loops: int) -> None:
     for child in node.iter_child_nodes():
         _check(child, what, loops)
     if isinstance(node, nodes.For):
-        node.iter = nodes.Filter(node.iter, _ROUNDS, [], [], None, None, lineno=node.lineno)
+        node.iter = _filtered(node.iter, _ROUNDS)
+    elif isinstance(node, nodes.Compare):
+        node.expr = _filtered(node.expr, _LOOK)
+        for operand in node.ops:
+            operand.expr = _filtered(operand.expr, _LOOK)
+    elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+        node.node = _filtered(node.node, _LOOK)
+
+
+def _filtered(node: nodes.Expr, name: str) -> nodes.Expr:
+    if isinstance(node, nodes.Const):
+        return node
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
-
-
-def _bounded(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose result is bounded. Its arguments are: each is a part of the template or of the event."""
-
-    def bounded(*arguments: Any, **named: Any) -> Any:
-        found = apply(*arguments, **named)
-        if isinstance(found, str) and len(found) > MAX_OUTPUT:
-            raise SecurityError(f"the result of a filter has more than {MAX_OUTPUT} characters")
-        return found
-
-    if hasattr(apply, _PASSED):
-        setattr(bounded, _PASSED, getattr(apply, _PASSED))
-    return bounded
 
 
 def _shown(value: Any) -> Any:

@@ -46,7 +46,7 @@ class CloudEventsApi:
             return web.Response(body=reply, content_type="application/json")
         except (ClientRefused, RequestError, StoreError) as error:
             return refused(error)
-        except (InvalidEvent, UnicodeDecodeError) as error:
+        except (InvalidEvent, UnicodeError) as error:
             return refused(invalid(str(error)))
 
 

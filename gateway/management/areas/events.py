@@ -271,7 +271,7 @@ class EventsService:
         positions: list[asyncio.Future[int]] = []
         new: list[tuple[int, asyncio.Future[int]]] = []
         identities = [
-            identity_of(topic, each.attributes["source"], each.attributes["id"])
+            identity_of(topic, manager.name.encode(), each.attributes["source"], each.attributes["id"])
             for topic, each in zip(topics, events, strict=True)
         ]
         try:

@@ -299,7 +299,13 @@ async def test_an_event_that_is_never_accepted_is_a_dead_letter(make_node: MakeN
         assert letters[0].deliveries == 2
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "http://[::ffff:10.0.0.1]/", "http://169.254.169.254/latest"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://127.0.0.1:1/x", "http://[::ffff:10.0.0.1]/", "http://169.254.169.254/latest", "http://[::]/"),
+        *("http://127.1/", "http://2130706433/", "http://0/", "http://[::127.0.0.1]/", "http://[::ffff:0:127.0.0.1]/"),
+    ],
+)
 async def test_webhooks_to_private_addresses_are_refused(node: Node, url: str) -> None:
     with pytest.raises(RequestError, match="is not a public address"):
         await set_rule(node, "send", topics=["a"], webhook={"url": url})

@@ -18,6 +18,7 @@ from tests.gateway.people import set_rules, set_user
 EVENT = {"specversion": "1.0", "id": "e1", "source": "/meters", "type": "reading", "subject": "in/a", "data": {"t": 1}}
 STRUCTURED, BATCH = "application/cloudevents+json", "application/cloudevents-batch+json"
 ANN = {"Authorization": "Basic " + b64encode(b"ann:secret").decode()}
+BOB = {"Authorization": "Basic " + b64encode(b"bob:secret").decode()}
 
 
 @pytest.fixture
@@ -82,11 +83,29 @@ async def test_an_event_is_stored_once(node: Node, client: aiohttp.ClientSession
     # The same id of another source is another event.
     await post(node, client, {**EVENT, "source": "/others"})
     assert len(await events_of(node, "in/a")) == 3
+    # Nobody keeps out the events of others.
+    await set_user(node, "bob", b"secret")
+    await set_rules(node, "bob", "allow publish in/#")
+    async with aiohttp.ClientSession(headers=BOB) as bob:
+        status, reply = await post(node, bob, EVENT)
+        assert (status, reply["repeated_events"]) == (200, 0)
     # Another process finds it in the log.
     again = await crashed(make_node, node, "again", http__auth=["password"])
     status, reply = await post(again, client, EVENT)
     assert (status, reply["repeated_events"]) == (200, 1)
     assert tuple(reply["positions"]) in positions
+
+
+async def _post_id(node: Node, event_id: bytes) -> bytes:
+    """Post an event in binary mode with these bytes as its id. Returns the first line of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.ports.http)
+    given = [b"ce-specversion: 1.0", b"ce-source: /m", b"ce-type: t", b"ce-subject: in/a", b"ce-id: " + event_id]
+    basic = ANN["Authorization"].encode()
+    head = [b"POST /events HTTP/1.1", b"Host: x", b"Content-Length: 0", b"Authorization: " + basic, *given, b"", b""]
+    writer.write(b"\r\n".join(head))
+    line = await reader.readline()
+    writer.close()
+    return line.strip()
 
 
 async def test_events_that_are_refused(node: Node, client: aiohttp.ClientSession) -> None:
@@ -102,6 +121,8 @@ async def test_events_that_are_refused(node: Node, client: aiohttp.ClientSession
         assert (status, why in reply["message"]) == (expected, True), reply
     status, reply = await post(node, client, EVENT, query="?subject=x")
     assert (status, "may have a topic" in reply["message"]) == (400, True)
+    status_line = await _post_id(node, b"\xff")
+    assert status_line.endswith(b" 400 Bad Request"), "bytes in a header that are no UTF-8"
     async with aiohttp.ClientSession() as nobody:
         status, _ = await post(node, nobody, EVENT)
         assert status == 401

@@ -3,6 +3,7 @@
 import json
 import string
 from datetime import UTC, datetime
+from typing import Literal
 
 import pytest
 from cloudevents.core.bindings.http import (
@@ -15,13 +16,15 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.events.definition import Output, WebhookTarget
-from gateway.events.errors import InvalidEvent
+from gateway.events.definition import CompiledRule, Output, WebhookTarget, definition_of
+from gateway.events.errors import EvaluationFailed, InvalidEvent
 from gateway.events.event import MISSING, STRUCTURED, Event, message_block, structured_of
+from gateway.events.patterns import Pattern
 from gateway.events.requests import BATCH, parse_request, secret_bytes, signature_headers, webhook_request
 from gateway.mqtt.properties import MessageProperties, build_message_block
 
 TOPIC = b"fleet/7/temp"
+DEEP = b"[" * 500 + b"]" * 500  # orjson reads it, and does not write it
 names = st.text(string.ascii_lowercase + string.digits, min_size=1, max_size=20)
 texts = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="\ufdd0"), min_size=1, max_size=20
@@ -129,6 +132,12 @@ def test_a_batch_is_read() -> None:
         (STRUCTURED, {}, b'{"specversion": "1.0", "Id": "x"}', "is not a name of an attribute"),
         (STRUCTURED, {}, b'{"specversion": "1.0", "id": {}}', "is not a text"),
         (BATCH, {}, b"[]", "1 to 1000 events"),
+        (
+            STRUCTURED,
+            {},
+            b'{"specversion": "1.0", "id": "1", "source": "/", "type": "t", "data": ' + DEEP + b"}",
+            "too deep",
+        ),
         ("application/cloudevents+avro", {}, b"", "not as application/cloudevents"),
         ("", {"ce-specversion": "1.0", "ce-x_y": "1"}, b"", "does not name an attribute"),
         ("", {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/", "ce-type": "t", "ce-time": "now"}, b"", "time"),
@@ -137,6 +146,32 @@ def test_a_batch_is_read() -> None:
 def test_what_is_no_event_is_refused(kind: str, headers: dict[str, str], body: bytes, why: str) -> None:
     with pytest.raises(InvalidEvent, match=why):
         parse_request(kind, headers, body)
+
+
+@pytest.mark.parametrize(("mode", "batch"), [("binary", 1), ("structured", 1), ("binary", 2)])
+def test_json_that_is_too_deep_to_be_written_is_sent_as_a_text(
+    mode: Literal["binary", "structured"], batch: int
+) -> None:
+    event = Event(TOPIC, DEEP)
+    target = WebhookTarget("http://x", mode=mode, batch=batch)
+    request = webhook_request("r", target, [(event, Output(DEEP, None, is_whole=True))], b"", 0)
+    assert DEEP in request.body
+    assert Pattern('{"data": ["x"]}').explain(event)[0].value.startswith("cannot be shown")
+
+
+@pytest.mark.parametrize("content_type", ["a\r\nX-Site: north", "a\nb", "\u2192"])
+def test_a_content_type_that_is_no_header_is_not_sent(content_type: str) -> None:
+    event = Event(TOPIC, b"x", build_message_block(MessageProperties(content_type)))
+    sent = [(event, Output(b"x", content_type, is_whole=True))]
+    request = webhook_request("r", WebhookTarget("http://x"), sent, b"", 0)
+    assert request.headers["Content-Type"] == "application/octet-stream"
+
+
+def test_a_result_is_bounded() -> None:
+    sql = f'SELECT {", ".join(f"payload AS r{number}" for number in range(9))} FROM "a"'
+    compiled = CompiledRule(definition_of({"sql": sql, "topic": {"topic": "out"}}))
+    with pytest.raises(EvaluationFailed, match="more than 1048576 bytes"):
+        compiled.output(Event(b"a", b'"%s"' % (b"x" * 200_000)))
 
 
 def test_the_signature_is_that_of_standard_webhooks() -> None:

@@ -86,6 +86,20 @@ def test_expressions(expression: str, expected: object) -> None:
     assert type(found) is type(expected)
 
 
+def test_words_of_other_dialects_are_names_of_fields_and_results() -> None:
+    fields = {"date": {"int": [5]}, "array": "x"}
+    named = [f"CAST(payload.date.int[0] AS INT) AS float{number}" for number in range(20)]
+    found = Statement(f'SELECT payload.array AS date, time, type, {", ".join(named)} FROM "a"').results(event(fields))
+    assert (found["date"], found["type"], found["float19"]) == ("x", "io.sluice.message", 5)
+
+
+def test_a_joined_text_is_bounded() -> None:
+    data = {"s": "x" * (1 << 19)}
+    assert len(value("payload.s || payload.s", data)) == 1 << 20
+    assert value("payload.s || payload.s || 'x'", data) is None
+    assert value(f"CONCAT({', '.join(['payload.s'] * 500)})", data) is None
+
+
 def test_aliases_and_names_of_results() -> None:
     found = Statement('SELECT payload.t, payload.o.deep AS d, topic FROM "a/+", "b/#" WHERE t > 30 AND d.er')
     assert found.filters == [b"a/+", b"b/#"]
@@ -132,6 +146,11 @@ def test_aliases_and_names_of_results() -> None:
         ('SELECT cast(topic AS DATE) AS l FROM "a"', "CAST to DATE"),
         ('SELECT * FROM "a" WHERE ' + "NOT " * 100 + "TRUE", "deeper than"),
         ('SELECT * FROM "a" WHERE ' + "(" * 3000 + "TRUE" + ")" * 3000, "sql: "),
+        # sqlglot would take seconds for these, and twice as long for each further level.
+        (f'SELECT {"ARRAY[" * 20}1{"]" * 20} AS r FROM "a"', "a number of an element"),
+        (f'SELECT {"DATE(" * 20}1{")" * 20} AS r FROM "a"', "there is no function DATE"),
+        (f'SELECT {"FLOAT JOIN NULLABLE " * 24}1 AS r FROM "a"', "is not part of this dialect"),
+        ('SELECT {"a": 1} AS r FROM "a"', "braces are not part|is not part of this dialect"),
         ('SELECT * FROM "a" WHERE topic = \'' + "x" * 9000 + "'", "at most 8192"),
     ],
 )

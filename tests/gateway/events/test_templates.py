@@ -96,6 +96,19 @@ def test_what_could_grow_without_bounds_is_refused(text: str) -> None:
         ("{% for a in data.a %}{{ data.b }}{% endfor %}", {"a": [1] * 999, "b": "x" * 999}, f"more than {MAX_OUTPUT}"),
         ("{{ data.b|replace('x', data.b) }}", {"b": "x" * 9999}, "its result is too long"),
         ("{% for a in data.n %}{% endfor %}", {"n": 5}, "a loop is over"),
+        ("{{ (data.b + data.b)|length }}", {"b": "x" * 200_000}, f"more than {MAX_OUTPUT}"),
+        ("{{ data.a|sum(start=[]) }}", {"a": [[1], [2]]}, "sum is for numbers"),
+        *[
+            (
+                f"{{% for a in data.a %}}{{{{ 1 if {look} }}}}{{% endfor %}}",
+                {"a": [1] * 5000, "o": {"a": 1}},
+                "too often",
+            )
+            for look in (
+                *("data.a|sort", "data.a == data.a", "2 in data.a", "data.a is eq(data.a)", "data.a[1:]"),
+                *("data.a|reverse|list", "[data.a]|tojson", "[data.a]|string"),
+            )
+        ],
     ],
 )
 def test_templates_that_fail_say_why(text: str, data: object, why: str) -> None:
