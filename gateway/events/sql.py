@@ -39,16 +39,8 @@ _FUNCTIONS: Final = frozenset(
 _BEFORE_PARENTHESES: Final = frozenset(
     (
         *(TokenType.L_PAREN, TokenType.COMMA, TokenType.SELECT, TokenType.FROM, TokenType.WHERE, TokenType.ALIAS),
-        *(
-            TokenType.AND,
-            TokenType.OR,
-            TokenType.NOT,
-            TokenType.IN,
-            TokenType.BETWEEN,
-            TokenType.LIKE,
-            TokenType.ESCAPE,
-        ),
-        *(TokenType.CASE, TokenType.WHEN, TokenType.THEN, TokenType.ELSE, TokenType.SEMICOLON),
+        *(TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN, TokenType.LIKE),
+        *(TokenType.ESCAPE, TokenType.CASE, TokenType.WHEN, TokenType.THEN, TokenType.ELSE, TokenType.SEMICOLON),
         *(TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE),
         *(TokenType.PLUS, TokenType.DASH, TokenType.STAR, TokenType.SLASH, TokenType.MOD, TokenType.DPIPE),
     )
@@ -61,31 +53,6 @@ _KNOWN_TOKENS: Final = _BEFORE_PARENTHESES | frozenset(
 )
 _AFTER_NAMES: Final = (TokenType.R_PAREN, TokenType.COMMA, TokenType.FROM)
 _MAX_FOREIGN: Final = 6  # words of other dialects in a statement, which is refused with a better reason then
-_FUNCTIONS: Final = frozenset(
-    (
-        *("ABS", "CAST", "CEIL", "COALESCE", "CONCAT", "FLOOR", "LENGTH", "LOWER", "ROUND", "SUBSTRING", "TRIM"),
-        *("UPPER", "TOPIC_LEVEL"),
-    )
-)
-# What may be in front of parentheses that are not those of a function.
-_BEFORE_PARENTHESES: Final = frozenset(
-    (
-        *(TokenType.L_PAREN, TokenType.COMMA, TokenType.SELECT, TokenType.FROM, TokenType.WHERE),
-        *(TokenType.ALIAS, TokenType.SEMICOLON),
-        *(
-            TokenType.AND,
-            TokenType.OR,
-            TokenType.NOT,
-            TokenType.IN,
-            TokenType.BETWEEN,
-            TokenType.LIKE,
-            TokenType.ESCAPE,
-        ),
-        *(TokenType.CASE, TokenType.WHEN, TokenType.THEN, TokenType.ELSE),
-        *(TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE),
-        *(TokenType.PLUS, TokenType.DASH, TokenType.STAR, TokenType.SLASH, TokenType.MOD, TokenType.DPIPE),
-    )
-)
 
 Value = Any  # a JSON value; None is NULL
 Expression = Callable[[Event], Value]

@@ -63,7 +63,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.filters = {name: self._bounded(name, self.filters[name]) for name in _KEPT}
         self.filters |= {"tojson": self._bounded("tojson", _to_json), "replace": self._bounded("replace", _replace)}
         self.filters |= {_ROUNDS: self._counted, _LOOK: self._looked_at}
-        tests = self.tests
+        tests: dict[str, Any] = dict(self.tests)
         self.tests = {name: tests[name] for name in _OF_KINDS}
         self.tests |= {name: self._bounded(name, tests[name]) for name in _TESTS}
         self.globals = {}
@@ -215,9 +215,9 @@ def _check(node: nodes.Node, what: str, loops: int) -> None:
         node.node = _filtered(node.node, _LOOK)
 
 
-def _filtered(node: nodes.Expr, name: str) -> nodes.Expr:
-    if isinstance(node, nodes.Const):
-        return node
+def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
+    """An expression with a filter behind it."""
+    assert isinstance(node, nodes.Expr)
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
