@@ -50,6 +50,11 @@ def _names(session: Session) -> set[bytes]:
     return names | session.bounded_replays.keys()
 
 
+def _lasting(names: set[bytes]) -> int:
+    """How many of these count for other clients of the user: all but replays with an end, which end unnoticed."""
+    return sum([not is_bounded_replay(name) for name in names])
+
+
 def _histories(session: Session) -> int:
     """The number of the session's filters that are being replayed from the log, or are about to be."""
     coming = sum([name.startswith(REPLAY) for name in session.subscribing.names])
@@ -137,7 +142,8 @@ class SubscribeHandler:
                     name = request.name if request.is_bounded else replay_name(request.topic_filter)
                     session.subscribing.add(coming, [name])
             requests.append(request)
-        self._limits.subscribed(connection, len(names))
+        if self._limits.counts_subscriptions:
+            self._limits.subscribed(connection, _lasting(names))
         return requests
 
     async def _begin(
@@ -436,7 +442,7 @@ class SubscribeHandler:
             reasons.append(ReasonCode.SUCCESS if any(known) else ReasonCode.NO_SUBSCRIPTION_EXISTED)
         session.exchanges.detach(names)
         if self._limits.counts_subscriptions:
-            self._limits.subscribed(connection, len(_names(session)))
+            self._limits.subscribed(connection, _lasting(_names(session)))
         unknown = ReasonCode.NO_SUBSCRIPTION_EXISTED in reasons
         why = connection.explain(b"there was no subscription with such a filter") if unknown else None
         reply = unsuback(connection.version, packet.packet_id, reasons, why, connection.maximum_packet_size)

@@ -608,6 +608,16 @@ async def test_subscriptions_of_a_user_are_limited(make_node: MakeNode) -> None:
     assert await first.subscribe((b"c", 0), (b"d", 0), (b"e", 0)) == bytes([0, 0, 0x97])
 
 
+async def test_replays_that_have_ended_do_not_count_for_other_clients(make_node: MakeNode) -> None:
+    node = await users_node(make_node, mqtt__max_user_subscriptions=2)
+    first, _ = await login(node.ports.mqtt, b"alice", b"x", client_id=b"1")
+    second, _ = await login(node.ports.mqtt, b"alice", b"x", client_id=b"2")
+    assert await first.subscribe((b"$replay/0..1/a", 0), (b"$replay/0..1/b", 0)) == bytes([0, 0])
+    session = node._sessions.open_sessions[b"1"][0]
+    await until(lambda: not session.bounded_replays and not session.subscribing.names)
+    assert await second.subscribe((b"a", 0), (b"b", 0), (b"c", 0)) == bytes([0, 0, 0x97])
+
+
 async def test_limits_of_a_listener_count_before_those_of_all(make_node: MakeNode) -> None:
     public = {"name": "public", "address": "127.0.0.1:0", "max_subscriptions": 1, "max_in_flight": 2}
     node = await make_node(mqtt__listeners=[public], mqtt__max_subscriptions=2, mqtt__max_in_flight=5)
