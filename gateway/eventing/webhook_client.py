@@ -6,7 +6,9 @@ made, so a name that changes its addresses meanwhile gains nothing.
 
 import socket
 from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from time import time
 from typing import Final
 
 import aiohttp
@@ -16,6 +18,7 @@ from yarl import URL
 from gateway.events.requests import Request
 
 _MAX_ANSWER: Final = 4096  # bytes of a body that are read, for people
+_LONGEST_WAIT_S: Final = 100_000.0  # that an endpoint may ask for
 _MAX_ERROR: Final = 160  # characters of an answer in an error
 # IPv6 networks whose addresses have an IPv4 address in them, which may be a private one.
 _TRANSLATED: Final = tuple(
@@ -133,8 +136,20 @@ class WebhookClient:
         return self._session
 
 
+def seconds_to_wait(text: str, now: float) -> float:
+    """What a header Retry-After asks for: a number of seconds, or a date of HTTP. 0: nothing, or what is none of both.
+
+    now: seconds since 1970."""
+    if text.isascii() and text.isdigit():
+        return float(text) if len(text) < 6 else 0.0
+    try:
+        seconds = parsedate_to_datetime(text).timestamp() - now
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return seconds if 0 < seconds < _LONGEST_WAIT_S else 0.0
+
+
 def _refused(answer: aiohttp.ClientResponse, text: str) -> WebhookFailed:
-    wait = answer.headers.get("Retry-After", "")
-    after = float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 6 else 0.0
+    after = seconds_to_wait(answer.headers.get("Retry-After", ""), time())
     is_down = answer.status >= 500 or answer.status in (408, 429)
     return WebhookFailed(f"status {answer.status}{': ' if text else ''}{text}", is_down=is_down, retry_after_s=after)
