@@ -131,12 +131,12 @@ simulate-cluster: $(ALL) $(KERNEL) ## crash nodes that share a log in random his
 fuzz: $(ALL) $(KERNEL) ## feed a node what no client should send (INPUTS=10000000 FUZZ_SECONDS=3600 ARGS=--help)
 	@$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seconds $(FUZZ_SECONDS) $(ARGS)
 
-nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories of a store and of a cluster, 200 kills of three nodes and their engine, an hour of fuzzing, an hour of soak, the longest tests, those without compiled code
+nightly: $(ALL) $(KERNEL) ## what takes too long for each change: 10,000 random histories of a store and of a cluster, 200 kills of three nodes and their engine while Spark reads, an hour of fuzzing, an hour of soak, the longest tests, those without compiled code
 	@$(MAKE) simulate SEEDS=10000
 	@$(MAKE) simulate-cluster SEEDS=10000
 	@$(MAKE) simulate-cluster KIND=stores SEEDS=500
-	@$(BIN)/python -m tests.system.chaos --cluster nats --kills 100
-	@$(BIN)/python -m tests.system.chaos --cluster seaweed --kills 100
+	@$(BIN)/python -m tests.system.chaos --cluster nats --kills 100 --spark
+	@$(BIN)/python -m tests.system.chaos --cluster seaweed --kills 100 --spark
 	@$(MAKE) wheel
 	@$(MAKE) test ARGS='-m nightly'
 	@$(MAKE) fuzz

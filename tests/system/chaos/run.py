@@ -8,18 +8,22 @@ from typing import Any
 
 from cloud_sdk import Client, SluiceError
 from tests.system.chaos.devices import Device, Mortal, Newcomer, Publisher, Subscriber
+from tests.system.chaos.spark_stream import Record, SparkStream
 from tests.system.chaos.world import World
 
 MOVE_S = 0.15
 RSS_MB = 400
 AT_ONCE = 2  # faults
+PARENTS = ("load", "late", "sdk", "wills", "kept")  # of all messages that are counted
 
 
 class Run:
     """Everything of one run."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, spark: SparkStream | None = None) -> None:
+        """spark: reads all messages meanwhile."""
         self.world = world
+        self._spark = spark
         self.ones = [Publisher(world, f"one-{n}", b"load/one/%d" % n, 1) for n in range(2)]
         self.twos = [Publisher(world, f"two-{n}", b"load/two/%d" % n, 2) for n in range(2)]
         self.late = [Publisher(world, f"late-{q}", b"$delayed/1/late/%d" % q, q) for q in (1, 2)]
@@ -47,6 +51,8 @@ class Run:
         """Raises AssertionError with all that went wrong."""
         try:
             await self.world.open()
+            if self._spark is not None:
+                self._spark.start(self.world.endpoint, PARENTS)
             async with Client(self.world.endpoint, retry_seconds=self.world.patience_s) as client:
                 await self._load(client, seconds)
                 await self._heal()
@@ -56,6 +62,8 @@ class Run:
             self._weigh()
         finally:
             await self._end()
+            if self._spark is not None:
+                self._spark.kill()
             await self.world.close()
         assert not self.world.violations, "\n".join([*self.world.violations[:20], " · ".join(self.world.history)])
 
@@ -70,6 +78,8 @@ class Run:
             self._spawn(each.run())
         self._spawn(self._send(client))
         self._spawn(self._consume(consumer))
+        if self._spark is not None:
+            await self._until("Spark reads", self._spark.has_read)
         mover = asyncio.create_task(self._move())
         until = monotonic() + seconds
         await asyncio.gather(*[self._befall(until) for _ in range(AT_ONCE)])
@@ -125,7 +135,8 @@ class Run:
         await self._shared()
         sent, consumed = set(self.sent), self.consumed
         await self._until("the SDK has all", lambda: sent <= consumed, lambda: sent - consumed)
-        stored = Counter(await self._stored(client, "load", "late", "sdk", "wills"))
+        records = await self._stored(client)
+        stored = Counter(payload for _, _, payload in records)
         for publisher in (*self.twos, self.late[1]):
             for number in range(publisher.numbers):
                 count = stored[f"{publisher.name} {number}".encode()]
@@ -139,6 +150,8 @@ class Run:
         for newcomer in self.newcomers:
             found = newcomer.found
             await self._until("what is set is found", lambda: newcomer.found > found)
+        if self._spark is not None:
+            await self._streamed(self._spark, client, records)
 
     async def _came(self, subscriber: Subscriber, publisher: Publisher) -> None:
         """All that was acknowledged came; of QoS 2 once, in order."""
@@ -188,15 +201,31 @@ class Run:
                 self.world.wrong(f"of {publisher.name} {kept[0]} is kept, and {last} was acknowledged")
         late.is_over = True
 
-    async def _stored(self, client: Client, *parents: str) -> list[bytes]:
+    async def _streamed(self, spark: SparkStream, client: Client, records: list[Record]) -> None:
+        """Spark has each record of the log once, all that was acknowledged among them, and nothing else. `records` were
+        in the log before."""
+        try:
+            rows = await asyncio.to_thread(spark.end)
+        except AssertionError as error:
+            self.world.wrong(str(error))
+            return
+        if missing := Counter(records) - rows:
+            self.world.wrong(f"Spark does not have {len(missing)} records: {sorted(missing)[:5]}")
+        if more := rows - Counter(await self._stored(client)):
+            self.world.wrong(f"Spark has {more.total()} rows that are not in the log, or again: {sorted(more)[:5]}")
+        promised = {f"{each.name} {number}".encode() for each in self.publishers for number in each.acknowledged}
+        if lost := promised.union(self.sent) - {payload for _, _, payload in rows}:
+            self.world.wrong(f"Spark does not have what was acknowledged: {sorted(lost)[:5]}")
+
+    async def _stored(self, client: Client) -> list[Record]:
         """The messages in the log, each as often as it is there."""
-        found: list[bytes] = []
-        for parent in parents:
+        found: list[Record] = []
+        for parent in PARENTS:
             for partition in await client.partitions(parent):
                 offset = partition.begin
                 while offset < partition.end:
                     batch = await client.pull(parent, partition.partition, offset)
-                    found += [message.payload for message in batch]
+                    found += [(message.position, message.topic, message.payload) for message in batch]
                     offset = batch.next_offset
         return found
 
@@ -206,6 +235,7 @@ class Run:
         moves = sum(each.connections for each in (*self.publishers, *self.subscribers, *self.mortals))
         sent, faults = len(self.sent), len(self.world.history)
         found = f"{published} published, {sent} by the SDK, {wills} wills, {moves} connections, {faults} faults"
+        found += f", {self._spark.summary()}" if self._spark is not None else ""
         return f"{found}, {self.world.kills} kills"
 
     def _weigh(self) -> None:
