@@ -34,6 +34,7 @@ from store.errors import StoreError
 log = logging.getLogger(__name__)
 
 _BATCH_BYTES: Final = 256 << 10  # of the messages of a pop; one may be larger
+_MOST: Final = 512  # events of a pop
 _FAR: Final = 1000  # messages that a pop leaves to a rule that is far behind
 _SLICE: Final = 16  # events between two looks at the clock
 _SLICE_S: Final = 0.001  # of work, after which others have their turn
@@ -71,6 +72,7 @@ class RuleRunner:
         self._changes = -1  # of users and rules, that the rights are based on
         self._denial = ""  # why its user may not run it
         self._is_far = False
+        self._most = _MOST  # events of a pop, fewer if their outputs were too large for the target
         try:
             self.compiled: CompiledRule | None = CompiledRule(parse_definition(rule.definition))
         except InvalidRule as error:
@@ -135,7 +137,7 @@ class RuleRunner:
         if self.trouble:
             await wait_until(self._awake, loop.time() + _LOOK_S)
             return
-        room = target.room
+        room = min(target.room, self._most)
         if not room or self._settling.waiting >= _MAX_WAITING:
             await wait_until(self._awake, loop.time() + _IDLE_S)
             return
@@ -170,18 +172,25 @@ class RuleRunner:
             popped = await around.store.pop(request)
             self._is_far = popped.left > _FAR
             if popped.runs:
-                batch = await self._evaluate(target, popped)
+                batch, unsent = await self._evaluate(target, popped)
                 if batch:
                     target.send(batch)
+                if unsent:
+                    self._most = max(len(batch), 1)
+                    await self._settling.flush()  # before the next pop, which has them again
+                else:
+                    self._most = min(2 * self._most, _MOST)
         return popped
 
-    async def _evaluate(self, target: TopicPublisher | WebhookSender, popped: PopResult) -> list[Prepared]:
-        """The events that the rule is about. All others are settled."""
+    async def _evaluate(self, target: TopicPublisher | WebhookSender, popped: PopResult) -> tuple[list[Prepared], int]:
+        """The events that the rule is about, and how many were given back because the target has no room for outputs as
+        large as those before. All others are settled."""
         assert self.compiled is not None
         compiled, figures, settling = self.compiled, self.figures, self._settling
         filters = compiled.filters if self.rule.reads_parents else ()
         batch: list[Prepared] = []
         number, began = 0, time.perf_counter()
+        unsent, room = 0, target.room_bytes
         for run in popped.runs:
             queue, deliveries, data = run.queue, run.deliveries, run.data
             for offset, start in enumerate(record.split(data), run.offset):
@@ -189,6 +198,10 @@ class RuleRunner:
                 if number % _SLICE == 0 and time.perf_counter() - began > _SLICE_S:
                     await asyncio.sleep(0)
                     began = time.perf_counter()
+                if room <= 0:
+                    settling.unsent(Receipts(queue, offset, 1, deliveries))
+                    unsent += 1
+                    continue
                 event = Event.of_frame(data, start)
                 if filters and not any(matches(each, event.topic) for each in filters):
                     settling.done(queue, offset, deliveries, UNMATCHED)
@@ -198,6 +211,7 @@ class RuleRunner:
                         figures.matched += 1
                         receipts = Receipts(queue, offset, 1, deliveries)
                         batch.append(target.prepare(receipts, event, compiled.output(event)))
+                        room -= batch[-1].size
                     else:
                         figures.unmatched += 1
                         settling.done(queue, offset, deliveries, UNMATCHED)
@@ -206,7 +220,7 @@ class RuleRunner:
                 except Exception as error:
                     log.exception("rule %s failed on the message at %d", self._name, event.position)
                     self._refuse(Receipts(queue, offset, 1, deliveries), f"an unexpected failure: {error!r}")
-        return batch
+        return batch, unsent
 
     def _refuse(self, receipts: Receipts, error: str) -> None:
         self.figures.refused += 1

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import time
 from typing import Final, Protocol
 
@@ -36,6 +37,7 @@ _BUSY_S: Final = 0.1  # until a busy store is tried again
 _MAX_KNOWN: Final = 4096  # topics and blocks in a cache, which is cleared when it is full
 _BACKOFF_S: Final = (1.0, 60.0)  # after the first failure of an endpoint, and at most
 _RATE_WAIT_S: Final = 30  # that an event may wait for the rate limit, with its lease
+_MAX_HELD: Final = 8 << 20  # bytes of outputs that are on their way; one output may be larger
 
 
 @dataclass(slots=True)
@@ -63,6 +65,11 @@ class Prepared:
     output: Output
     frame: bytes = b""  # of a message, unsealed
 
+    @property
+    def size(self) -> int:
+        """Bytes that wait for the target."""
+        return len(self.output.data) + len(self.frame)
+
 
 class Target(Protocol):
     """The target of one rule."""
@@ -72,6 +79,10 @@ class Target(Protocol):
     @property
     def room(self) -> int:
         """How many events may be taken now."""
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes of outputs may be sent now. The first output may have more."""
 
     def prepare(self, receipts: Receipts, event: Event, output: Output) -> Prepared:
         """Prepare to send an event. Raises `EvaluationFailed`."""
@@ -108,6 +119,7 @@ class TopicPublisher:
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._batches = 0
+        self._held = 0  # bytes on their way to the log
         self._is_stopped = False
         self._blocks: dict[str | None, bytes] = {}  # of messages without properties, by content type
         self._allowed: dict[bytes, bool] = {}
@@ -120,7 +132,11 @@ class TopicPublisher:
 
     @property
     def room(self) -> int:
-        return _BATCH if self._batches < _TOPIC_BATCHES else 0
+        return _BATCH if self._batches < _TOPIC_BATCHES and self.room_bytes else 0
+
+    @property
+    def room_bytes(self) -> int:
+        return max(_MAX_HELD - self._held, 0)
 
     def prepare(self, receipts: Receipts, event: Event, output: Output) -> Prepared:
         return Prepared(receipts, event, output, self.frame(event, output))
@@ -136,6 +152,7 @@ class TopicPublisher:
 
     def send(self, batch: list[Prepared]) -> None:
         self._batches += 1
+        self._held += sum(each.size for each in batch)
         self._append([each.frame for each in batch], batch)
 
     def stop(self) -> None:
@@ -147,6 +164,7 @@ class TopicPublisher:
                 self._loop.call_later(_BUSY_S, self._append, frames, batch)
                 return
             self._batches -= 1
+            self._held -= sum(each.size for each in batch)
             if appended.error is None:
                 self._figures.delivered += len(batch)
                 for each in batch:
@@ -223,6 +241,7 @@ class WebhookSender:
         self._on_room = on_room
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held = 0  # bytes on their way to the endpoint
         rate = self._target.rate
         self._bucket = TokenBucket(rate, 1.0, self._loop.time()) if rate else None
         self._most = min(self._target.in_flight, rate * _RATE_WAIT_S) if rate else self._target.in_flight
@@ -235,9 +254,13 @@ class WebhookSender:
 
     @property
     def room(self) -> int:
-        if self._loop.time() < self._down_until:
+        if self._loop.time() < self._down_until or not self.room_bytes:
             return 0
         return max(self._most - len(self._tasks), 0) * self._target.batch
+
+    @property
+    def room_bytes(self) -> int:
+        return max(_MAX_HELD - self._held, 0)
 
     def prepare(self, receipts: Receipts, event: Event, output: Output) -> Prepared:
         return Prepared(receipts, event, output)
@@ -248,9 +271,12 @@ class WebhookSender:
 
     def send(self, batch: list[Prepared]) -> None:
         for at in range(0, len(batch), self._target.batch):
-            task = self._loop.create_task(self._post(batch[at : at + self._target.batch]))
+            part = batch[at : at + self._target.batch]
+            size = sum(each.size for each in part)
+            task = self._loop.create_task(self._post(part))
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            self._held += size
+            task.add_done_callback(partial(self._ended, size))
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -263,8 +289,9 @@ class WebhookSender:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
+    def _ended(self, size: int, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
+        self._held -= size
         self._on_room()
 
     async def _post(self, batch: list[Prepared]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.broker.service_directory import LocalServices
-from gateway.eventing.targets import MAX_HOPS
+from gateway.eventing.targets import MAX_HOPS, Prepared, TopicPublisher
 from gateway.events.event import HOPS
 from gateway.management.areas.dead_letters import DeadLettersService
 from gateway.management.areas.groups import GroupsService
@@ -395,3 +395,28 @@ async def test_many_rules_each_get_what_is_theirs(node: Node) -> None:
 async def test_a_definition_that_cannot_be_used_is_refused(node: Node, fields: dict[str, object], why: str) -> None:
     with pytest.raises(RequestError, match=why):
         await set_rule(node, "r", **fields)
+
+
+async def test_outputs_that_are_larger_than_their_events_wait_in_the_log(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pop has all of these events, whose outputs have 12 MB and as much again as records."""
+    sent: list[int] = []
+    send = TopicPublisher.send
+
+    def counted(self: TopicPublisher, batch: list[Prepared]) -> None:
+        sent.append(sum(each.size for each in batch))
+        assert self.room_bytes > 0
+        send(self, batch)
+
+    monkeypatch.setattr(TopicPublisher, "send", counted)
+    template = "{% for _ in data %}" + "x" * 500 + "{% endfor %}"
+    about = {"topics": ["in/a"], "topic": {"topic": "out/long"}, "transform": {"template": template}}
+    await publish(node, "in/a", *[json.dumps([0] * 400)] * 60)
+    await set_rule(node, "long", **about, start="earliest")
+    await settled(node, "long")
+    lengths = [len(each.payload) for each in await events_of(node, "out/long")]
+    assert len(lengths) == 60
+    assert min(lengths) == 200_000
+    assert max(sent) < 10_000_000 < sum(sent)
+    assert (await rule(node, "long")).figures.delivered == 60
