@@ -193,7 +193,7 @@ async def test_an_unknown_user_is_reported(run: Run) -> None:
         (("publish", "$delayed/60/home/x"), "allowed: rule 1 of everybody"),
         (("publish", "$delayed/60/other"), "denied: no rule applies"),
         (("publish", "$delayed/x/home/x"), "denied: regardless of rules: the form is $delayed/<seconds>/<topic>"),
-        (("publish", "$SYS/x"), "denied: regardless of rules: $SYS/ and $topics/ are reserved"),
+        (("publish", "$SYS/x"), "denied: regardless of rules: $SYS/, $topics/ and $audit/ are reserved for the node"),
         (("publish", "$share/g/home/x"), "denied: regardless of rules: $share/ and $replay/ are for subscriptions"),
         (("publish", "$inbox/c1"), "denied: no rule applies"),
         (("subscribe", "$inbox/c1"), "allowed: regardless of rules, a client may read its own inbox"),
