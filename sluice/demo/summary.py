@@ -160,7 +160,7 @@ def _figures(outcome: Outcome) -> Table:
     exported, back, once = (f"{analysis.get(name, 0):,}" for name in ("exported", "read_back", "read_once"))
     table.add_row(
         "history",
-        f"{exported} records exported to Parquet and read back, each once"
+        f"{exported} records exported to a Delta table and read back, each once"
         if outcome.history_is_whole
         else f"[bold red]{exported} records exported, {back} read back, of which {once} are distinct[/]",
     )

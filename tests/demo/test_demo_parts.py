@@ -246,7 +246,7 @@ def test_history_that_differs_from_the_log_is_a_failure() -> None:
         assert f"{exported} records exported, {back} read back, of which {once} are distinct" in printed(
             outcome(analysis=analysis)
         )
-    assert "7 records exported to Parquet and read back, each once" in printed(outcome())
+    assert "7 records exported to a Delta table and read back, each once" in printed(outcome())
 
 
 def test_verdict_names_what_is_missing() -> None:
