@@ -73,7 +73,7 @@ def _one_topic(site: Site) -> None:
 
 
 def _one_topic_scanned(site: Site) -> None:
-    """The same rows, by a condition that Spark does not show to a source."""
+    """The rows of one topic, by a condition that Spark does not show to a source."""
     expect(len(site.log().where(f"concat(topic, '') = '{PARENT}/device-7'").collect()), _of_device(site.rows))
 
 
