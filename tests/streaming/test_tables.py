@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def table(spark: "SparkSession") -> Iterator[str]:
     spark.sql("CREATE TABLE records USING sluice")
     yield "records"
-    spark.sql("DROP VIEW IF EXISTS sensors")
+    spark.sql("DROP VIEW IF EXISTS lasting")
     spark.sql("DROP TABLE records")
 
 
@@ -29,8 +29,8 @@ def test_a_table_and_a_view_that_last(spark: "SparkSession", node: Any, table: s
     node.publish(1, 2)
     where = f"{table} WITH (endpoint = '{node.endpoint}', parent = 'sensors')"
     assert spark.sql(f"SELECT count(offset) FROM {where} WHERE partition = 0").first()[0] == 5
-    spark.sql(f"CREATE VIEW sensors AS SELECT topic, offset FROM {where}")
-    found = spark.sql("SELECT * FROM sensors WHERE topic = 'sensors/1' ORDER BY offset").collect()
+    spark.sql(f"CREATE VIEW lasting AS SELECT topic, offset FROM {where}")
+    found = spark.sql("SELECT * FROM lasting WHERE topic = 'sensors/1' ORDER BY offset").collect()
     assert [tuple(row) for row in found] == [("sensors/1", 0), ("sensors/1", 1)]
     with pytest.raises(Exception, match=r"name them in the query, FROM t WITH"):
         spark.sql(f"SELECT * FROM {table}").collect()
