@@ -14,10 +14,11 @@ MAY_IMPORT = {
     "matcher": (),
     "store": ("record", "matcher"),
     "notify": ("record", "matcher", "store"),
-    "gateway": ("record", "matcher", "store", "notify", "cloud_sdk.proto"),
+    "gateway": ("record", "matcher", "store", "notify", "cloud_sdk.proto", "connect.api", "connect.plugins"),
     "cloud_sdk": ("record",),
+    "connect": ("cloud_sdk", "record"),
     "streaming": ("cloud_sdk",),
-    "sluice": ("record", "matcher", "store", "notify", "gateway", "cloud_sdk", "streaming"),
+    "sluice": ("record", "matcher", "store", "notify", "gateway", "cloud_sdk", "connect", "streaming"),
     "benchmarks": (
         "sluice.demo.engine_servers",
         "sluice.demo.picture",

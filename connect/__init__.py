@@ -1,0 +1,1 @@
+"""Sluice Connect: connectors that carry messages between the log and other systems."""

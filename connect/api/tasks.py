@@ -1,0 +1,92 @@
+"""Tasks: the part of a connector that a worker runs, in its event loop.
+
+A task belongs to one loop and is called by one caller: no two of its methods run at the same time. A `poll` that waits
+is cancelled before `stop`. A call that blocks belongs into `asyncio.to_thread`. Any method may raise `RetriableError`:
+the worker calls again later, and counts it. Any other exception ends the task, which is FAILED until somebody restarts
+it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from connect.api.records import Partition, SinkRecord, SourceRecord
+from connect.api.settings import Settings
+
+
+class TaskContext(Protocol):
+    """What a worker does for a task."""
+
+    connector: str  # the name of the connector
+    task: int  # its number, from 0
+
+    async def require_allowed(self, host: str, port: int) -> None:
+        """Raise `ConnectError` if the worker may not connect to a host: an address of it is private, and of none of the
+        worker's `allowed_networks`."""
+
+
+class SinkContext(TaskContext, Protocol):
+    """What a worker does for a sink task."""
+
+    def reject(self, record: SinkRecord, error: Exception) -> None:
+        """Say that this record alone cannot be delivered, now and later, while `put` deals with the others.
+
+        With `errors.tolerance` "all" it becomes a dead letter. Otherwise the task fails after this `put`.
+        """
+
+
+class SourceContext(TaskContext, Protocol):
+    """What a worker does for a source task."""
+
+    async def offset(self, source: str = "") -> Mapping[str, Any] | None:
+        """The offset of the last record of a source that was stored; None: there is none."""
+
+
+class SinkTask(ABC):
+    """Delivers messages to another system, at least once."""
+
+    @abstractmethod
+    async def start(self, settings: Settings, context: SinkContext) -> None:
+        """Connect to the other system."""
+
+    @abstractmethod
+    async def put(self, records: Sequence[SinkRecord]) -> None:
+        """Deliver records. When this returns, the other system has them for good, but for those that were rejected.
+
+        If it raises, all of them come again.
+        """
+
+    async def stop(self) -> None:  # noqa: B027 (most tasks have something to close, some have not)
+        """Give up connections. Called once after `start`, also if that raised."""
+
+
+class TransactionalSinkTask(SinkTask):
+    """Delivers messages exactly once: it stores offsets together with them, in one transaction of the other system.
+
+    The records of a partition come in their order, from one task. If two workers run a task for a moment, the
+    transaction of one of them has to fail: `put` compares the offset that the other system has with the one that it
+    continues from.
+    """
+
+    @abstractmethod
+    async def open(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        """The next offset of each partition, as the other system knows it. A partition that it does not know is left
+        out. Called after `start`, when partitions are added, and after each failure of `put`."""
+
+
+class SourceTask(ABC):
+    """Reads messages of another system."""
+
+    @abstractmethod
+    async def start(self, settings: Settings, context: SourceContext) -> None:
+        """Connect to the other system, and go on after the offsets that `context` knows."""
+
+    @abstractmethod
+    async def poll(self) -> Sequence[SourceRecord]:
+        """Wait for records, and return some: at most a few thousand, and a few MiB. A cancelled call loses nothing."""
+
+    async def committed(self, records: Sequence[SourceRecord]) -> None:  # noqa: B027 (for systems that want answers)
+        """Note that these records of `poll` are stored, and their offsets too. They come in the order of `poll`."""
+
+    async def stop(self) -> None:  # noqa: B027 (most tasks have something to close, some have not)
+        """Give up connections. Called once after `start`, also if that raised."""
