@@ -66,12 +66,21 @@ class TransactionalSinkTask(SinkTask):
     The records of a partition come in their order, from one task. If two workers run a task for a moment, the
     transaction of one of them has to fail: `put` compares the offset that the other system has with the one that it
     continues from.
+
+    `put` may keep records in memory, within bounds, until they are enough for a transaction. A worker calls it at least
+    once a second, with no records if there are none, so that a task can commit by time, too.
     """
 
     @abstractmethod
     async def open(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         """The next offset of each partition, as the other system knows it. A partition that it does not know is left
-        out. Called after `start`, when partitions are added, and after each failure of `put`."""
+        out. Called after `start`, whenever the partitions of the task change, with all that it has from now on, and
+        after each failure of `put`. Records that were kept are dropped: they come again."""
+
+    @abstractmethod
+    def committed(self) -> Mapping[Partition, int]:
+        """The next offset of each partition whose records the other system has for good. Partitions without a
+        transaction since `open` may be left out."""
 
 
 class SourceTask(ABC):
