@@ -39,7 +39,9 @@ def test_links_lead_to_headings(page: Path) -> None:
 
 def test_modules_of_the_architecture_exist() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    named = re.findall(r"`((?:gateway|store|notify|matcher|record|cloud_sdk|connect|streaming|sluice|tests)/[\w/.]+)`", text)
+    named = re.findall(
+        r"`((?:gateway|store|notify|matcher|record|cloud_sdk|connect|streaming|sluice|tests)/[\w/.]+)`", text
+    )
     assert len(named) > 50
     assert not [name for name in named if not (ROOT / name).exists()]
 
