@@ -29,6 +29,9 @@ class SinkRecord:
 
     payload: bytes = b""  # as it was published
     content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    message_expiry: int | None = None  # seconds from when it was stored
     publisher: str = ""
     qos: int = 0
     retain: bool = False
@@ -48,6 +51,8 @@ class SourceRecord:
     timestamp_ms: int | None = None  # of the other system, if it has one
 
     content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
     qos: int = 1
     retain: bool = False
     message_expiry: int | None = None  # seconds
