@@ -34,6 +34,13 @@ class SinkContext(TaskContext, Protocol):
         With `errors.tolerance` "all" it becomes a dead letter. Otherwise the task fails after this `put`.
         """
 
+    async def store_rejected(self) -> None:
+        """Store the records that were rejected so far as dead letters. Raises `ConnectError` if the task has to fail.
+
+        A `TransactionalSinkTask` calls it after all its `reject` and before it commits, and rolls back if it raises.
+        Otherwise the other system would have an offset behind a record that is nowhere. Other tasks need not call it.
+        """
+
 
 class SourceContext(TaskContext, Protocol):
     """What a worker does for a source task."""
