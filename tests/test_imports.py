@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+# What of connectors nodes need: what there is, and how a configuration is checked.
+CONNECT_OF_NODES = ("connect.api", "connect.common_settings", "connect.configuration", "connect.plugins")
 # What of Sluice each package may import, beside itself.
 MAY_IMPORT = {
     "record": (),
     "matcher": (),
     "store": ("record", "matcher"),
     "notify": ("record", "matcher", "store"),
-    "gateway": ("record", "matcher", "store", "notify", "cloud_sdk.proto", "connect.api", "connect.plugins"),
+    "gateway": ("record", "matcher", "store", "notify", "cloud_sdk.proto", *CONNECT_OF_NODES),
     "cloud_sdk": ("record",),
-    "connect": ("cloud_sdk", "record"),
+    "connect": ("cloud_sdk", "matcher", "record"),
     "streaming": ("cloud_sdk",),
     "sluice": ("record", "matcher", "store", "notify", "gateway", "cloud_sdk", "connect", "streaming"),
     "benchmarks": (
@@ -72,6 +74,13 @@ SDK_FLOORS = (
     ("client",),
     ("blocking",),
 )
+# The packages and modules of connect/, likewise.
+CONNECT_FLOORS = (
+    ("api",),
+    ("common_settings", "connectors", "converters", "plugins", "transforms"),
+    ("configuration",),
+    ("runtime",),
+)
 # Folders whose code takes bytes and gives bytes: whoever calls it hands in time, sockets and threads.
 WITHOUT_IO = ("matcher", "gateway/events", "gateway/mqtt")
 IO_MODULES = {"asyncio", "concurrent", "os", "pathlib", "select", "selectors", "socket", "ssl", "subprocess"}
@@ -107,7 +116,8 @@ def test_imports_point_one_way(package: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "packages"), [("gateway", GATEWAY_FLOORS), ("store", STORE_FLOORS), ("cloud_sdk", SDK_FLOORS)]
+    ("package", "packages"),
+    [("gateway", GATEWAY_FLOORS), ("store", STORE_FLOORS), ("cloud_sdk", SDK_FLOORS), ("connect", CONNECT_FLOORS)],
 )
 def test_packages_import_from_floors_below(package: str, packages: tuple[tuple[str, ...], ...]) -> None:
     root = ROOT / package

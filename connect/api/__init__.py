@@ -6,17 +6,23 @@ the tasks. The model is Kafka Connect: https://kafka.apache.org/documentation/#c
 """
 
 from connect.api.connectors import Connector, SinkConnector, SourceConnector
-from connect.api.errors import ConnectError, InvalidSettings, RetriableError
+from connect.api.converters import Converter
+from connect.api.errors import ConnectError, DataError, InvalidSettings, RetriableError
 from connect.api.records import Partition, SinkRecord, SourceRecord
 from connect.api.settings import Importance, Setting, Settings, SettingType, read_settings
 from connect.api.tasks import SinkContext, SinkTask, SourceContext, SourceTask, TaskContext, TransactionalSinkTask
+from connect.api.transforms import Predicate, Record, Transform
 
 __all__ = [
     "ConnectError",
     "Connector",
+    "Converter",
+    "DataError",
     "Importance",
     "InvalidSettings",
     "Partition",
+    "Predicate",
+    "Record",
     "RetriableError",
     "Setting",
     "SettingType",
@@ -31,5 +37,6 @@ __all__ = [
     "SourceTask",
     "TaskContext",
     "TransactionalSinkTask",
+    "Transform",
     "read_settings",
 ]

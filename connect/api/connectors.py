@@ -19,6 +19,7 @@ class Connector(ABC):
     description: ClassVar[str]  # one line
     version: ClassVar[str] = "1"
     settings: ClassVar[tuple[Setting, ...]]  # beside those that every connector has
+    value_converter: ClassVar[str] = "json"  # the default of the setting `value.converter`
 
     def check(self, settings: Settings) -> Mapping[str, str]:  # noqa: ARG002 (for those that override it)
         """What is wrong with settings together, by the name of one. Connects to nothing."""

@@ -5,6 +5,10 @@ class ConnectError(Exception):
     """A task cannot go on. The message says why, in one line, without secrets."""
 
 
+class DataError(ConnectError):
+    """A record cannot be converted or transformed. `errors.tolerance` says what becomes of it."""
+
+
 class RetriableError(ConnectError):
     """The same call may succeed later: the other system is away, or asks to wait."""
 

@@ -8,6 +8,7 @@ it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from connect.api.records import Partition, SinkRecord, SourceRecord
@@ -23,6 +24,10 @@ class TaskContext(Protocol):
     async def require_allowed(self, host: str, port: int) -> None:
         """Raise `ConnectError` if the worker may not connect to a host: an address of it is private, and of none of the
         worker's `allowed_networks`."""
+
+    def require_path(self, path: str) -> Path:
+        """A file or folder with its links resolved. Raises `ConnectError` if it is below none of the worker's
+        `allowed_folders`."""
 
 
 class SinkContext(TaskContext, Protocol):

@@ -1,0 +1,1 @@
+"""Files in folders that the worker allows: JSON lines, CSV, text."""

@@ -1,0 +1,1 @@
+"""The converters that ship here: between payloads of messages and values of records."""
