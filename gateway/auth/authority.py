@@ -21,7 +21,7 @@ from gateway.auth.credentials.scram import ITERATIONS, mock_user
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
 from gateway.auth.rules.permissions import Permissions, RuleBook, SampledPermissions
-from gateway.auth.rules.roles import rules_in_order
+from gateway.auth.rules.roles import roles_in_order, rules_in_order
 from gateway.auth.rules.sources import LOCAL
 from gateway.config.audit import AuditConfig
 from gateway.config.auth import USERS, AuthConfig
@@ -181,6 +181,13 @@ class Authority:
         if account.state.is_disabled:
             raise UserDisabled
         return account.permissions(b"", False, LOCAL)
+
+    async def roles_of(self, user_name: bytes) -> frozenset[bytes] | None:
+        """The roles of a user by name, with those that they inherit. None: it may do everything. Raises StoreError."""
+        state = await self._store.user_state(user_name)
+        return (
+            None if state.is_super else frozenset(role.name for role in await roles_in_order(self._store, state.roles))
+        )
 
     async def may_send_will(self, will: StoredWill) -> bool:
         """Whether the current rules allow a will that is to be sent. Raises StoreError."""

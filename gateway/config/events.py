@@ -19,7 +19,9 @@ class EventsConfig:
         " those of this machine, are refused otherwise: a rule could reach what only this machine can.",
     )
     webhook_secrets: str = setting(
-        "", "A file with a name and a secret (`whsec_…`) a line: rules name the one that signs their requests."
+        "",
+        "A file with a name and a secret (`whsec_…`) a line: rules name the one that signs their requests. The users"
+        " behind them, or roles as `role:NAME`, are those whose rules may use it; without any, all rules may.",
     )
     webhook_connections: int = bounded(256, 1, 10_000, "Connections of all webhooks together.")
 

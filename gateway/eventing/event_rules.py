@@ -100,12 +100,18 @@ class EventRules:
                 await asyncio.sleep(_RETRY_S)
 
     async def _read_all(self) -> None:
+        gone = set(self._runners)
         after: bytes | None = None
         while page := await self._store.event_rules(after, _PAGE):
             for rule in page:
-                await self._take_over(rule.name, rule)
+                gone.discard(rule.name)
+                runner = self._runners.get(rule.name)
+                if runner is None or runner.rule != rule:
+                    await self._take_over(rule.name, rule)
                 await asyncio.sleep(0)
             after = page[-1].name
+        for name in gone:
+            await self._take_over(name, await self._store.event_rule(name))
 
     async def _take_over(self, name: bytes, rule: EventRule | None) -> None:
         """Run a rule as it is now, or no more."""

@@ -17,7 +17,9 @@ from typing import Final
 
 import record
 from gateway.auth.authority import Authority, UserDisabled
-from gateway.eventing.secrets import WebhookSecrets
+from gateway.auth.bans import ClientBanned
+from gateway.auth.rules.sources import LOCAL
+from gateway.eventing.secrets import WebhookSecrets, no_secret
 from gateway.eventing.settling import UNMATCHED, Settling
 from gateway.eventing.targets import Figures, Prepared, TopicPublisher, WebhookSender
 from gateway.eventing.webhook_client import WebhookClient
@@ -69,7 +71,7 @@ class RuleRunner:
         self._task: asyncio.Task[None] | None = None
         self._settling = Settling(around.store, rule.group, log, self.wake)
         self._target: TopicPublisher | WebhookSender | None = None
-        self._changes = -1  # of users and rules, that the rights are based on
+        self._changes = (-1, -1)  # of users and rules, and of secrets, that the rights are based on
         self._denial = ""  # why its user may not run it
         self._is_far = False
         self._most = _MOST  # events of a pop, fewer if their outputs were too large for the target
@@ -80,7 +82,7 @@ class RuleRunner:
             self.trouble = f"its definition cannot be used: {error}"
             return
         if self.compiled.definition.topic is not None:
-            publisher = rule.group, self.compiled, self._settling, self.figures, self.wake
+            publisher = rule, self.compiled, self._settling, self.figures, self.wake
             self._target = TopicPublisher(around.store, *publisher)
         else:
             sender = rule.name.decode(), self.compiled, self._settling, self.figures, self.wake
@@ -231,29 +233,31 @@ class RuleRunner:
 
     async def _renew_rights(self, target: TopicPublisher | WebhookSender) -> None:
         """Find out whether the rule may run now. Raises `StoreError`."""
-        authority = self._around.authority
-        if self.rule.by and authority.changes != self._changes:
-            changes = authority.changes
-            self._denial = await self._denial_of(target)
-            self._changes = changes
-        trouble = self._denial
-        if isinstance(target, WebhookSender):
-            secret = self._around.secrets.find(target.secret_name) if target.secret_name else b""
+        changes = self._around.authority.changes, self._around.secrets.changes
+        if changes == self._changes:
+            return
+        trouble = await self._denial_of(target) if self.rule.by else ""
+        if isinstance(target, WebhookSender) and target.secret_name:
+            roles = await self._around.authority.roles_of(self.rule.by) if self.rule.by else None
+            secret = self._around.secrets.find(target.secret_name, self.rule.by, roles)
+            target.secret = secret or b""
             if secret is None:
-                trouble = f"the file events.webhook_secrets has no secret {target.secret_name!r}"
-            else:
-                target.secret = secret
+                trouble = trouble or no_secret(target.secret_name, self.rule.by)
         if trouble and trouble != self.trouble:
             log.warning("rule %s does not run: %s", self._name, trouble)
         self.trouble = trouble
+        self._changes = (-1, -1) if trouble else changes  # a ban ends without a change
 
     async def _denial_of(self, target: TopicPublisher | WebhookSender) -> str:
         """Why the user of the rule may not run it; "": he may. Raises `StoreError`."""
         user = repr(self.rule.by.decode())
         try:
             permissions = await self._around.authority.permissions_of(self.rule.by)
+            await self._around.authority.bans.check(b"", self.rule.by, LOCAL)
         except UserDisabled:
             return f"its user {user} is disabled"
+        except ClientBanned:
+            return f"its user {user} is banned"
         if isinstance(target, TopicPublisher):
             target.permit(permissions)
         for each in self.rule.filters if permissions is not None else ():

@@ -14,7 +14,7 @@ from gateway.eventing.settling import MATCHED, Settling
 from gateway.eventing.webhook_client import WebhookClient, WebhookFailed
 from gateway.events.definition import CompiledRule, Output, TopicTarget, WebhookTarget
 from gateway.events.errors import EvaluationFailed
-from gateway.events.event import HOPS, SPEC_VERSION, Event, is_structured, message_block
+from gateway.events.event import MAX_RULES, RULES, SPEC_VERSION, Event, is_structured, message_block
 from gateway.events.requests import Request, webhook_request
 from gateway.mqtt.properties import (
     CONTENT_TYPE,
@@ -25,12 +25,11 @@ from gateway.mqtt.properties import (
 )
 from gateway.net.token_bucket import TokenBucket
 from record.layout import FLAG_RETAIN, Kind
-from store.api import Appended, LogStore, Receipts
+from store.api import Appended, EventRule, LogStore, Receipts
 from store.errors import StoreBusy
 
 log = logging.getLogger(__name__)
 
-MAX_HOPS: Final = 16  # rules that publish an event one after the other: more are taken for a loop
 _TOPIC_BATCHES: Final = 4  # that are on their way to the log
 _BATCH: Final = 512  # events
 _BUSY_S: Final = 0.1  # until a busy store is tried again
@@ -102,18 +101,19 @@ class TopicPublisher:
     def __init__(
         self,
         store: LogStore,
-        name: bytes,
-        rule: CompiledRule,
+        rule: EventRule,
+        compiled: CompiledRule,
         settling: Settling,
         figures: Figures,
         on_room: Callable[[], None],
     ) -> None:
-        assert rule.definition.topic is not None
-        self._target: TopicTarget = rule.definition.topic
+        assert compiled.definition.topic is not None
+        self._target: TopicTarget = compiled.definition.topic
         self._flags = self._target.qos | (FLAG_RETAIN if self._target.retain else 0)
         self._store = store
-        self._publisher = name
-        self._rule = rule
+        self._name = rule.name.decode()
+        self._publisher = rule.group
+        self._rule = compiled
         self._settling = settling
         self._figures = figures
         self._on_room = on_room
@@ -193,13 +193,10 @@ class TopicPublisher:
             if known is None:
                 kind = output.content_type
                 known = b"" if kind is None else text_property(CONTENT_TYPE, kind.encode())
-                known += user_property(HOPS.encode(), b"1")
+                known += user_property(RULES.encode(), self._name.encode())
                 self._blocks[kind] = known
             return known
-        hops = event.hops + 1
-        if hops > MAX_HOPS:
-            raise EvaluationFailed(f"{MAX_HOPS} rules have published this one after the other: do they form a loop?")
-        more = [(HOPS, str(hops))]
+        more = [(RULES, ",".join([*self._checked_rules(event), self._name]))]
         properties = event.properties
         try:
             if not output.is_whole and is_structured(properties.content_type):
@@ -207,9 +204,9 @@ class TopicPublisher:
                 attributes.pop("datacontenttype", None)
                 if output.content_type is not None:
                     attributes["datacontenttype"] = output.content_type
-                attributes.pop(HOPS, None)
+                attributes.pop(RULES, None)
                 return message_block(attributes, topic, more)
-            user = [(name, value) for name, value in properties.user if name != HOPS] + more
+            user = [(name, value) for name, value in properties.user if name != RULES] + more
             given = MessageProperties(output.content_type, user=user, message_expiry=properties.message_expiry)
             if output.is_whole:
                 given.response_topic = properties.response_topic
@@ -218,6 +215,15 @@ class TopicPublisher:
             return build_message_block(given)
         except ValueError as error:
             raise EvaluationFailed(f"the properties of the message are not valid: {error}") from error
+
+    def _checked_rules(self, event: Event) -> list[str]:
+        """The rules that published an event one after the other. Raises `EvaluationFailed` if they form a loop."""
+        rules = event.rules
+        if self._name in rules:
+            raise EvaluationFailed(f"this rule has published it before: the rules {', '.join(rules)} form a loop")
+        if len(rules) >= MAX_RULES:
+            raise EvaluationFailed(f"{MAX_RULES} rules have published this one after the other, which is the limit")
+        return rules
 
 
 class WebhookSender:

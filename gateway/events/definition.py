@@ -6,10 +6,10 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
-import orjson
 
 from gateway.events.errors import EvaluationFailed, InvalidRule
-from gateway.events.event import JSON, MAX_JSON, MISSING, Event
+from gateway.events.event import JSON, MISSING, Event
+from gateway.events.json_values import MAX_JSON, read_json, write_json
 from gateway.events.paths import Path
 from gateway.events.patterns import Pattern, Step
 from gateway.events.sql import Statement
@@ -239,8 +239,8 @@ def _whole(event: Event) -> Output:
 
 def _json(value: object) -> bytes:
     try:
-        data = orjson.dumps(value)
-    except (TypeError, RecursionError) as error:
+        data = write_json(value)
+    except ValueError as error:
         raise EvaluationFailed(f"the result cannot be written as JSON: {error}") from error
     if len(data) > MAX_JSON:
         raise EvaluationFailed(f"the result has more than {MAX_JSON} bytes")
@@ -251,9 +251,9 @@ def _of_text(text: str, content_type: str) -> Output:
     data = text.encode()
     if not content_type:
         try:
-            orjson.loads(data)
+            read_json(data)
             content_type = JSON
-        except orjson.JSONDecodeError:
+        except ValueError:
             content_type = _TEXT
     return Output(data, content_type, is_whole=False)
 

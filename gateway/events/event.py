@@ -23,10 +23,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
-import orjson
-
 import record
-from gateway.events.errors import InvalidEvent
+from gateway.events.errors import EvaluationFailed, InvalidEvent
+from gateway.events.json_values import MAX_JSON, Json, read_json, write_json
 from gateway.mqtt.properties import MessageProperties, build_message_block, read_message_block
 from record.layout import FLAG_QOS, FLAG_RETAIN
 
@@ -35,15 +34,16 @@ BATCH: Final = "application/cloudevents-batch+json"
 JSON: Final = "application/json"
 SPEC_VERSION: Final = "1.0"
 TYPE: Final = "io.sluice.message"
-MAX_JSON: Final = 1 << 20  # bytes of a payload that is read as JSON; a larger one is no JSON to rules
-_DEEP: Final = 200  # levels that orjson surely writes; the limit is 254, and attributes are around them
+_DEEP: Final = 200  # levels that can surely be written
+MAX_WORK: Final = 1 << 20  # of one evaluation; one is about 0.1 µs
+_CHARACTERS: Final = 16  # of a text that is looked at once: as much work as one look at an element
 MAX_NAME: Final = 20  # characters of an attribute's name
-HOPS: Final = "sluicehops"  # extension: how many rules have published this event or what it was made from
+RULES: Final = "sluicerules"  # extension: names of the rules that published this event, and what it was made from
+MAX_RULES: Final = 8  # that publish an event one after the other
+_MAX_RULES_TEXT: Final = MAX_RULES * 65  # characters: names with commas
 _REQUIRED: Final = ("id", "source", "type")
 _CORE: Final = (*_REQUIRED, "specversion", "subject", "time", "datacontenttype", "dataschema")
 _NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
-
-Json = dict[str, Any] | list[Any] | str | int | float | bool | None
 
 
 class _Missing:
@@ -78,6 +78,7 @@ class Event:
         "publisher",
         "stored_ms",
         "topic",
+        "work",
     )
 
     def __init__(
@@ -104,6 +105,18 @@ class Event:
         self._body: Json | _Missing = MISSING
         self._has_body = False
         self._fields: dict[str, Any] = {}
+        self.work = 0  # that an evaluation has done, see `spend`
+
+    def spend(self, work: int) -> None:
+        """Count the work of an evaluation. Raises `EvaluationFailed` if it is too much for one event."""
+        self.work += work
+        if self.work > MAX_WORK:
+            raise EvaluationFailed("the event is too large for this rule: its evaluation would take too long")
+
+    def look_at(self, text: str, times: int = 1) -> None:
+        """Count looks at a text. Raises `EvaluationFailed`, see `spend`."""
+        if len(text) >= _CHARACTERS:
+            self.spend(len(text) // _CHARACTERS * times)
 
     @classmethod
     def of_frame(cls, data: bytes, start: int) -> "Event":
@@ -122,14 +135,13 @@ class Event:
         return self._properties
 
     @property
-    def hops(self) -> int:
-        """How many rules have published this event, or what it was made from."""
-        if not self.block:
-            return 0
-        for name, value in self.properties.user:
-            if name == HOPS:
-                return int(value) if value.isascii() and value.isdigit() and len(value) < 6 else 0
-        return 0
+    def rules(self) -> list[str]:
+        """The names of the rules that published this event, and what it was made from, the first one first."""
+        if self.block:
+            for name, value in self.properties.user:
+                if name == RULES:
+                    return value[:_MAX_RULES_TEXT].split(",")
+        return []
 
     # --- the event
 
@@ -157,8 +169,8 @@ class Event:
             data = self.data
             if len(data) <= MAX_JSON:
                 try:
-                    self._body = orjson.loads(data)
-                except orjson.JSONDecodeError:
+                    self._body = read_json(data)
+                except ValueError:
                     with suppress(UnicodeDecodeError):
                         self._body = data.decode()
         return self._body
@@ -273,12 +285,9 @@ def structured_of(attributes: Mapping[str, str], data: bytes) -> dict[str, Any]:
 def _writable(data: bytes) -> Json:
     """The JSON value of data, which can be written again: some can be read, and are too deep to be written. Raises
     ValueError."""
-    value: Json = orjson.loads(data)
+    value = read_json(data)
     if data.count(b"[") + data.count(b"{") > _DEEP:
-        try:
-            orjson.dumps(value)
-        except TypeError as error:
-            raise ValueError(str(error)) from error
+        write_json([[[[value]]]])  # attributes are around it, and a batch
     return value
 
 
@@ -287,8 +296,8 @@ def parse_structured(payload: bytes) -> tuple[dict[str, str], bytes]:
     if len(payload) > MAX_JSON:
         raise InvalidEvent(f"an event in structured mode has at most {MAX_JSON} bytes")
     try:
-        event = orjson.loads(payload)
-    except orjson.JSONDecodeError as error:
+        event = read_json(payload)
+    except ValueError as error:
         raise InvalidEvent(f"the event is not JSON: {error}") from error
     return read_structured(event)
 
@@ -319,8 +328,8 @@ def read_structured(event: object) -> tuple[dict[str, str], bytes]:
     data = event["data"]
     kind = attributes.setdefault("datacontenttype", JSON)
     try:
-        return attributes, data.encode() if isinstance(data, str) and not is_json(kind) else orjson.dumps(data)
-    except TypeError as error:  # it can be read, and is too deep to be written
+        return attributes, data.encode() if isinstance(data, str) and not is_json(kind) else write_json(data)
+    except ValueError as error:  # it can be read, and is too deep to be written
         raise InvalidEvent("`data` are too deep") from error
 
 

@@ -9,19 +9,18 @@ An alternative is a text, a number, true, false or null, which the value has to 
 names in `_MATCHERS`. If the value is an array, one of its elements has to match. `$or` in place of a name has a list of
 patterns, one of which has to match. What is not there matches `{"exists": false}` alone.
 
-A pattern is compiled once. The work of a match is bounded by the sizes of the pattern and of the event: no matcher uses
-regular expressions.
+A pattern is compiled once. No matcher uses regular expressions. The looks at arrays and at texts are counted
+(`Event.spend`), so that many alternatives for a large event end with an error.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
-import orjson
-
 from gateway.events.errors import InvalidRule
 from gateway.events.event import MISSING, Event
+from gateway.events.json_values import read_json, write_json
 from matcher.selector.like import pattern_of
 
 MAX_PATTERN: Final = 16_384  # bytes of JSON
@@ -29,6 +28,8 @@ _MAX_DEPTH: Final = 16
 _MAX_SHOWN: Final = 200  # characters of a value in an explanation
 _OR: Final = "$or"
 _FIELDS: Final = "data, topic, levels, properties, client, qos, retain, or an attribute of CloudEvents"
+
+_WORK_OF_CIDR: Final = 32  # addresses are parsed by Python code
 
 Test = Callable[[Any], bool]  # of one value that is no array
 
@@ -43,36 +44,68 @@ class Step:
     holds: bool
 
 
+class _Values:
+    """Texts, numbers, booleans and null, found at once, however many there are.
+
+    As JSON has it, 1 and 1.0 are equal, and 1 and true are not."""
+
+    __slots__ = ("_constants", "_numbers", "_texts")
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        some = list(values)
+        self._texts = frozenset(each for each in some if type(each) is str)
+        self._numbers = frozenset(each for each in some if _is_number(each))
+        self._constants = frozenset(each for each in some if each is None or type(each) is bool)
+
+    def has(self, value: Any) -> bool:
+        if type(value) is str:
+            return value in self._texts
+        if _is_number(value):
+            return value in self._numbers
+        return (value is None or type(value) is bool) and value in self._constants
+
+
 class _Leaf:
     """Alternatives for the value at a path."""
 
-    __slots__ = ("_accepts_missing", "_tests", "_text", "_texts")
+    __slots__ = ("_accepts_missing", "_looks", "_tests", "_text", "_values", "_work")
 
     def __init__(self, path: str, alternatives: list[Any]) -> None:
         if not alternatives:
             raise InvalidRule(f"pattern: {path} has no alternatives, so that nothing would match")
-        self._text = orjson.dumps(alternatives).decode()
-        # Texts, which are most alternatives, are found at once, however many there are.
-        self._texts = frozenset(each for each in alternatives if isinstance(each, str))
+        self._text = write_json(alternatives).decode()
+        self._values = _Values(each for each in alternatives if not isinstance(each, dict | list))
         self._accepts_missing = any(
             each == {"exists": False} and each["exists"] is False for each in alternatives if isinstance(each, dict)
         )
-        self._tests = [_test_of(path, each) for each in alternatives if not isinstance(each, str)]
+        others = [each for each in alternatives if isinstance(each, dict | list)]
+        self._tests = [_test_of(path, each) for each in others]
+        self._looks = sum(map(_looks_of, others))  # at a text, at most
+        self._work = 1 + self._looks + sum(_WORK_OF_CIDR for each in others if "cidr" in each)  # for one value
 
-    def matches(self, value: Any) -> bool:
+    def matches(self, event: Event, value: Any) -> bool:
         if value is MISSING:
             return self._accepts_missing
         if type(value) is list:
-            return any(map(self._matches_one, value))
-        return self._matches_one(value)
+            event.spend(len(value) * self._work)
+            for each in value:  # noqa: SIM110  faster than a generator
+                if self._matches_one(event, each):
+                    return True
+            return False
+        return self._matches_one(event, value)
 
-    def _matches_one(self, value: Any) -> bool:
-        if type(value) is str and value in self._texts:
+    def _matches_one(self, event: Event, value: Any) -> bool:
+        if self._values.has(value):
             return True
-        return any(test(value) for test in self._tests)
+        if type(value) is str:
+            event.look_at(value, self._looks)
+        for test in self._tests:  # noqa: SIM110  faster than a generator
+            if test(value):
+                return True
+        return False
 
-    def explain(self, path: str, value: Any, steps: list[Step]) -> bool:
-        holds = self.matches(value)
+    def explain(self, event: Event, path: str, value: Any, steps: list[Step]) -> bool:
+        holds = self.matches(event, value)
         steps.append(Step(path, self._text[:_MAX_SHOWN], shown(value), holds))
         return holds
 
@@ -102,27 +135,31 @@ class _Node:
         if not self.children and not self.choices:
             raise InvalidRule(f"pattern: {path or 'it'} is an empty object, which says nothing")
 
-    def matches(self, value: Any) -> bool:
+    def matches(self, event: Event, value: Any) -> bool:
         if type(value) is list:
-            return any(self.matches(each) for each in value if type(each) is dict)
+            event.spend(len(value))
+            for each in value:  # noqa: SIM110  faster than a generator
+                if type(each) is dict and self.matches(event, each):
+                    return True
+            return False
         is_object = type(value) is dict
         for name, child in self.children:
-            if not child.matches(value.get(name, MISSING) if is_object else MISSING):
+            if not child.matches(event, value.get(name, MISSING) if is_object else MISSING):
                 return False
-        return all(any(choice.matches(value) for choice in choices) for choices in self.choices)
+        return all(any(choice.matches(event, value) for choice in choices) for choices in self.choices)
 
-    def explain(self, path: str, value: Any, steps: list[Step]) -> bool:
+    def explain(self, event: Event, path: str, value: Any, steps: list[Step]) -> bool:
         if type(value) is list:
-            holds = self.matches(value)
+            holds = self.matches(event, value)
             steps.append(Step(path, "one element matches all that is below", shown(value), holds))
             return holds
         is_object = type(value) is dict
         found = [
-            child.explain(f"{path}.{name}", value.get(name, MISSING) if is_object else MISSING, steps)
+            child.explain(event, f"{path}.{name}", value.get(name, MISSING) if is_object else MISSING, steps)
             for name, child in self.children
         ]
         for choices in self.choices:
-            found.append(_explain_choices(f"{path}.{_OR}", [each.matches(value) for each in choices], steps))
+            found.append(_explain_choices(f"{path}.{_OR}", [each.matches(event, value) for each in choices], steps))
         return all(found)
 
 
@@ -136,8 +173,8 @@ class Pattern:
         if len(text.encode()) > MAX_PATTERN:
             raise InvalidRule(f"pattern: it has at most {MAX_PATTERN} bytes")
         try:
-            pattern = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
+            pattern = read_json(text.encode())
+        except ValueError as error:
             raise InvalidRule(f"pattern: it is not JSON: {error}") from error
         if not isinstance(pattern, dict):
             raise InvalidRule(f"pattern: it is a JSON object whose names are {_FIELDS}")
@@ -155,14 +192,14 @@ class Pattern:
 
 def _matches_event(node: _Node, event: Event) -> bool:
     for name, child in node.children:
-        if not child.matches(event.field(name)):
+        if not child.matches(event, event.field(name)):
             return False
     return all(any(_matches_event(choice, event) for choice in choices) for choices in node.choices)
 
 
 def _explain_event(node: _Node, event: Event, steps: list[Step]) -> None:
     for name, child in node.children:
-        child.explain(name, event.field(name), steps)
+        child.explain(event, name, event.field(name), steps)
     for choices in node.choices:
         _explain_choices(_OR, [_matches_event(choice, event) for choice in choices], steps)
 
@@ -178,8 +215,8 @@ def shown(value: Any) -> str:
     if value is MISSING:
         return "not there"
     try:
-        text = orjson.dumps(value, default=str).decode()
-    except TypeError as error:
+        text = write_json(value).decode()
+    except ValueError as error:
         text = f"cannot be shown: {error}"
     return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
 
@@ -188,24 +225,23 @@ def shown(value: Any) -> str:
 
 
 def _test_of(path: str, alternative: Any) -> Test:
-    """The test of an alternative that is no text. Raises `InvalidRule`."""
-    if isinstance(alternative, dict):
-        if len(alternative) != 1:
-            raise InvalidRule(f"pattern: {path}: an alternative has one name of {', '.join(_MATCHERS)}")
-        ((name, argument),) = alternative.items()
-        build = _MATCHERS.get(name)
-        if build is None:
-            raise InvalidRule(f"pattern: {path}: there is no matcher {name!r}; there are {', '.join(_MATCHERS)}")
-        return build(f"{path}.{name}", argument)
-    if isinstance(alternative, list):
+    """The test of an alternative that is no value. Raises `InvalidRule`."""
+    if not isinstance(alternative, dict):
         raise InvalidRule(f"pattern: {path}: an alternative is no list")
-    return _equals(alternative)
+    if len(alternative) != 1:
+        raise InvalidRule(f"pattern: {path}: an alternative has one name of {', '.join(_MATCHERS)}")
+    ((name, argument),) = alternative.items()
+    build = _MATCHERS.get(name)
+    if build is None:
+        raise InvalidRule(f"pattern: {path}: there is no matcher {name!r}; there are {', '.join(_MATCHERS)}")
+    return build(f"{path}.{name}", argument)
 
 
-def _equals(wanted: Any) -> Test:
-    """Equal, as JSON has it: 1 and 1.0 are, 1 and true are not."""
-    is_bool = isinstance(wanted, bool)
-    return lambda value: value == wanted and isinstance(value, bool) is is_bool
+def _looks_of(alternative: Any) -> int:
+    """How often an alternative looks at a text, at most."""
+    below = alternative.get("anything-but")
+    texts = next(iter(below.values()), None) if isinstance(below, dict) else None
+    return len(texts) if isinstance(texts, list) else 1
 
 
 def _text(path: str, argument: Any) -> str:
@@ -325,12 +361,11 @@ def _anything_but(path: str, argument: Any) -> Test:
         ((name, below),) = argument.items()
         tests = [_MATCHERS[name](path, each) for each in (below if isinstance(below, list) else [below])]
         return lambda value: not any(test(value) for test in tests)
-    values = argument if isinstance(argument, list) else [argument]
-    if not values or not all(each is None or isinstance(each, str | int | float) for each in values):
+    some = argument if isinstance(argument, list) else [argument]
+    if not some or not all(each is None or isinstance(each, str | int | float) for each in some):
         raise InvalidRule(f"pattern: {path} has one or more texts, numbers, booleans or null")
-    texts = frozenset(each for each in values if isinstance(each, str))
-    others = [_equals(each) for each in values if not isinstance(each, str)]
-    return lambda value: not (value in texts if type(value) is str else any(test(value) for test in others))
+    values = _Values(some)
+    return lambda value: not values.has(value)
 
 
 _MATCHERS: Final[dict[str, Callable[[str, Any], Test]]] = {

@@ -8,8 +8,6 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
 
-import orjson
-
 from gateway.events.definition import Output, WebhookTarget
 from gateway.events.errors import InvalidEvent
 from gateway.events.event import (
@@ -23,6 +21,7 @@ from gateway.events.event import (
     read_structured,
     structured_of,
 )
+from gateway.events.json_values import read_json, write_json
 
 MAX_EVENTS: Final = 1000  # of a batch
 _PREFIX: Final = "ce-"
@@ -49,8 +48,8 @@ def parse_request(content_type: str, headers: Mapping[str, str], body: bytes) ->
     kind = content_type.partition(";")[0].strip().lower()
     if kind == BATCH:
         try:
-            events = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
+            events = read_json(body)
+        except ValueError as error:
             raise InvalidEvent(f"the batch is not JSON: {error}") from error
         if not isinstance(events, list) or not 0 < len(events) <= MAX_EVENTS:
             raise InvalidEvent(f"a batch is a JSON array of 1 to {MAX_EVENTS} events")
@@ -83,12 +82,12 @@ def webhook_request(
     headers = dict(target.headers)
     if target.batch > 1:
         headers["Content-Type"] = f"{BATCH}; charset=utf-8"
-        body = orjson.dumps([_structured(*each) for each in sent])
+        body = write_json([_structured(*each) for each in sent])
     else:
         ((event, output),) = sent
         if target.mode == "structured":
             headers["Content-Type"] = f"{STRUCTURED}; charset=utf-8"
-            body = orjson.dumps(_structured(event, output))
+            body = write_json(_structured(event, output))
         else:
             attributes = _attributes(event, output)
             content_type = attributes.pop("datacontenttype", None)

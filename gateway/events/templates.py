@@ -9,7 +9,6 @@ comparisons look at is added up: one look at a large event is cheap, and one in 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import orjson
 from jinja2 import StrictUndefined, TemplateError, Undefined, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import LoopContext
@@ -17,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gateway.events.errors import EvaluationFailed, InvalidRule
 from gateway.events.event import MISSING, Event
+from gateway.events.json_values import write_json
 
 MAX_TEMPLATE: Final = 8192  # characters
 MAX_OUTPUT: Final = 256 << 10  # characters
@@ -233,8 +233,7 @@ def _shown(value: Any) -> Any:
 def _to_json(value: Any) -> str:
     if isinstance(value, Undefined):
         return str(value)  # fails, and says what is not there
-    data: bytes = orjson.dumps(list(value) if isinstance(value, Iterator) else value)
-    return data.decode()
+    return write_json(list(value) if isinstance(value, Iterator) else value).decode()
 
 
 def _replace(text: Any, old: str, new: str) -> str:

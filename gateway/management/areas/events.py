@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import grpc
 import msgspec
-import orjson
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 import record
@@ -16,9 +15,11 @@ from gateway.auth.authority import Authority, UserDisabled
 from gateway.broker.append import append
 from gateway.eventing.event_rules import EventRules
 from gateway.eventing.recent_events import RecentEvents, identity_of
+from gateway.eventing.secrets import no_secret
 from gateway.events.definition import CompiledRule, Definition, definition_of, has_past, parse_definition
 from gateway.events.errors import EvaluationFailed, InvalidEvent, InvalidRule
 from gateway.events.event import SPEC_VERSION, Event, check_attributes, message_block, read_structured
+from gateway.events.json_values import Json, read_json, write_json
 from gateway.events.requests import webhook_request
 from gateway.management.paging import AT_ONCE, MAX_PAGE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb
@@ -81,7 +82,7 @@ class EventsService:
             definition = _unmasked(_definition(request.definition), known)
             compiled = _compiled(definition)
             await self._require_rights(compiled, manager)
-            self._require_possible(definition)
+            await self._require_possible(definition, manager)
             stored = msgspec.json.encode(definition)
             if len(stored) > _MAX_DEFINITION:
                 raise invalid(f"a definition has at most {_MAX_DEFINITION} bytes")
@@ -133,7 +134,7 @@ class EventsService:
             pb.EventStep(path=each.path, condition=each.condition, value=each.value, holds=each.holds) for each in steps
         )
         reply.matches = reply.topic_matches and compiled.matches(event)
-        reply.event = orjson.dumps(event.structured()).decode()
+        reply.event = write_json(event.structured()).decode()
         if not reply.matches:
             return reply
         try:
@@ -163,7 +164,7 @@ class EventsService:
         if request.WhichOneof("event") is None:
             raise invalid("a test has an event, as json, or the position of a message")
         try:
-            fields = orjson.loads(request.json)
+            fields = _read(request.json)
             given = {"specversion": SPEC_VERSION, "id": "test", "source": "/test", "type": "test"}
             attributes, data = read_structured({**given, **fields} if isinstance(fields, dict) else fields)
             exact = [each.decode() for each in compiled.filters if not has_wildcard(each)]
@@ -172,8 +173,6 @@ class EventsService:
                 raise invalid(f"the event needs a topic: {topic[:100]!r} is none; say which, or name it as its subject")
             block = message_block(attributes, topic.encode())
             return Event(topic.encode(), data, block, stored_ms=int(time.time() * 1000))
-        except orjson.JSONDecodeError as error:
-            raise invalid(f"the event is not JSON: {error}") from error
         except (InvalidEvent, ValueError) as error:
             raise invalid(str(error)) from error
 
@@ -220,17 +219,18 @@ class EventsService:
             text = "a rule runs by the rules of its user in the store: roles that come with a login do not count"
             raise RequestError(grpc.StatusCode.PERMISSION_DENIED, text)
 
-    def _require_possible(self, definition: Definition) -> None:
-        """Raise `RequestError` for a webhook that could never be sent."""
+    async def _require_possible(self, definition: Definition, manager: Manager) -> None:
+        """Raise `RequestError` for a webhook that could never be sent. Raises `StoreError`."""
         webhook = definition.webhook
         if webhook is None:
             return
         refused = self._rules.client.refusal_of(webhook.url)
         if refused:
             raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, f"the target cannot be reached: {refused}")
-        if webhook.secret and self._rules.secrets.find(webhook.secret) is None:
-            text = f"the file events.webhook_secrets has no secret {webhook.secret!r}"
-            raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
+        user = b"" if isinstance(manager, NodeUser) else manager.name.encode()
+        roles = await self._authority.roles_of(user) if user else None
+        if webhook.secret and self._rules.secrets.find(webhook.secret, user, roles) is None:
+            raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, no_secret(webhook.secret, user))
 
     async def _shown(self, rule: EventRule) -> pb.EventRule:
         reply = pb.EventRule(name=rule.name.decode(), by=rule.by.decode(), set_ms=rule.set_ms)
@@ -348,6 +348,14 @@ def _unmasked(definition: Definition, known: EventRule | None) -> Definition:
     if _MASK in headers.values():
         raise invalid(f"the value of a header is {_MASK}, which stands for one that the rule has for the same URL")
     return msgspec.structs.replace(definition, webhook=msgspec.structs.replace(webhook, headers=headers))
+
+
+def _read(text: str) -> Json:
+    """Read JSON of a request. Raises `RequestError`."""
+    try:
+        return read_json(text.encode())
+    except ValueError as error:
+        raise invalid(f"the event is not JSON: {error}") from error
 
 
 async def _publishable(number: int, event: pb.PublishedEvent, manager: Manager) -> bytes:

@@ -12,6 +12,7 @@ from google.protobuf.json_format import ParseDict
 import record
 from gateway.broker.append import append
 from gateway.events.event import Event
+from gateway.management.areas.dead_letters import DeadLettersService
 from gateway.management.areas.events import EventsService
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import NODE_USER, Manager
@@ -65,6 +66,13 @@ async def set_rule(node: Node, name: str, *, by: Manager = NODE_USER, **fields: 
 
 async def rule(node: Node, name: str) -> pb.EventRule:
     return await service(node).get_event_rule(pb.GetEventRuleRequest(name=name), NODE_USER)
+
+
+async def letters_of(node: Node, name: str) -> list[pb.DeadLetter]:
+    """The dead letters of a rule."""
+    surface = DeadLettersService(engine_of(node), rpc_limits(node.config))
+    reply = await surface.list_dead_letters(pb.ListDeadLettersRequest(group=f"$rule/{name}"), NODE_USER)
+    return list(reply.dead_letters)
 
 
 async def publish(node: Node | Engine, topic: str, *payloads: str | bytes, block: bytes = b"") -> list[int]:

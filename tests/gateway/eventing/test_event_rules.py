@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from gateway.broker.service_directory import LocalServices
-from gateway.eventing.targets import MAX_HOPS, Prepared, TopicPublisher
-from gateway.events.event import HOPS
-from gateway.management.areas.dead_letters import DeadLettersService
+from gateway.eventing.targets import Prepared, TopicPublisher
+from gateway.events.event import RULES
 from gateway.management.areas.groups import GroupsService
 from gateway.management.areas.messages import MessagesService
 from gateway.management.areas.services import Machines
 from gateway.management.proto import management_pb2 as pb
-from gateway.management.rights import NODE_USER, RemoteManager
+from gateway.management.rights import NODE_USER
 from gateway.mqtt.properties import user_property
 from gateway.node.node import Node
 from gateway.node.services import rpc_limits
@@ -31,6 +30,7 @@ from tests.gateway.eventing.rules import (
     engine_of,
     events_of,
     eventually,
+    letters_of,
     payloads,
     publish,
     rule,
@@ -38,16 +38,9 @@ from tests.gateway.eventing.rules import (
     set_rule,
     settled,
 )
-from tests.gateway.people import set_rules, set_user
 from tests.waiting import until
 
 HOT = 'SELECT payload.t AS t, topic_level(2) AS truck FROM "fleet/+/temp" WHERE t > 30'
-
-
-async def letters_of(node: Node, name: str) -> list[pb.DeadLetter]:
-    surface = DeadLettersService(engine_of(node), rpc_limits(node.config))
-    reply = await surface.list_dead_letters(pb.ListDeadLettersRequest(group=f"$rule/{name}"), NODE_USER)
-    return list(reply.dead_letters)
 
 
 async def test_a_rule_publishes_what_it_selects_and_nothing_else(node: Node) -> None:
@@ -61,7 +54,7 @@ async def test_a_rule_publishes_what_it_selects_and_nothing_else(node: Node) -> 
     (event, _) = await events_of(node, "alerts/hot")
     assert event.publisher == b"$rule/hot"
     assert event.attributes["datacontenttype"] == "application/json"
-    assert event.hops == 1
+    assert event.rules == ["hot"]
     found = await rule(node, "hot")
     figures = found.figures
     assert (figures.matched, figures.unmatched, figures.delivered, found.lag) == (2, 4, 2, 0)
@@ -118,7 +111,7 @@ async def test_transforms_and_templates_of_topics(node: Node) -> None:
     (event,) = await events_of(node, "out/whole")
     assert event.field("retain")
     assert event.field("qos") == 0
-    assert event.properties.user == [("site", "north"), (HOPS, "1")]
+    assert event.properties.user == [("site", "north"), (RULES, "whole")]
     (constant,) = await events_of(node, "out/constant")
     assert constant.properties.content_type == "text/plain; charset=utf-8"
 
@@ -134,19 +127,6 @@ async def test_an_event_that_cannot_be_handled_is_a_dead_letter_with_its_cause(n
     found = await rule(node, "strict")
     assert (found.dead_letters, found.figures.refused) == (1, 1)
     assert found.figures.error == letter.error
-
-
-async def test_rules_that_publish_to_each_other_end(node: Node) -> None:
-    await set_rule(node, "there", topics=["loop/a"], topic={"topic": "loop/b"})
-    await set_rule(node, "back", topics=["loop/b"], topic={"topic": "loop/a"})
-    await publish(node, "loop/a", "x")
-
-    async def of_both() -> list[pb.DeadLetter]:
-        return [*await letters_of(node, "there"), *await letters_of(node, "back")]
-
-    letters = await eventually(of_both)
-    assert "do they form a loop" in letters[0].error
-    assert len(await payloads(node, "loop/a")) + len(await payloads(node, "loop/b")) == 1 + MAX_HOPS
 
 
 async def test_a_paused_rule_falls_behind_and_goes_on(node: Node) -> None:
@@ -321,42 +301,6 @@ async def test_a_name_of_a_private_address_is_refused_when_it_is_used(node: Node
 
         assert "localhost is not a public address" in await eventually(error)
         assert not hook.got
-
-
-async def test_a_rule_runs_with_the_rights_of_its_user(make_node: MakeNode) -> None:
-    node = await make_node(http__auth=["password"])
-    await set_user(node, "ann", b"secret")
-    pages = node._services.http.pages
-    assert pages is not None
-    basic = "Basic " + b64encode(b"ann:secret").decode()
-    caller = await pages._callers.identify(basic, None, "127.0.0.1:1")
-    ann = RemoteManager(pages.authority, caller, "127.0.0.1:1")
-    about = {"topics": ["in/+"], "topic": {"topic": "out/a"}}
-    await set_rules(node, "ann", "allow subscribe in/#")
-    with pytest.raises(RequestError, match="PUB topic:out/a"):
-        await set_rule(node, "r", by=ann, **about)
-    await set_rules(node, "ann", "allow publish out/#")
-    with pytest.raises(RequestError, match="SUB topic:in/"):
-        await set_rule(node, "r", by=ann, **about)
-    await set_rules(node, "ann", "allow subscribe in/#", "allow publish out/#")
-    await set_rule(node, "r", by=ann, **about)
-    await publish(node, "in/1", "1")
-    assert await arrived(node, "out/a", 1) == ["1"]
-    await settled(node, "r")
-    await set_rules(node, "ann", "allow publish out/#")
-
-    async def trouble() -> str:
-        return (await rule(node, "r")).trouble
-
-    assert "may not read 'in/+'" in await eventually(trouble)
-    await publish(node, "in/1", "2")
-    assert (await rule(node, "r")).lag == 1, "nothing is lost meanwhile"
-    await set_rules(node, "ann", "allow subscribe in/#")
-    letters = await eventually(lambda: letters_of(node, "r"))
-    assert "may not publish to 'out/a'" in letters[0].error
-    await set_rules(node, "ann", "allow subscribe in/#", "allow publish out/#")
-    await publish(node, "in/1", "3")
-    assert await arrived(node, "out/a", 2) == ["1", "3"]
 
 
 async def test_many_rules_each_get_what_is_theirs(node: Node) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.events.errors import InvalidRule
+from gateway.events.errors import EvaluationFailed, InvalidRule
 from gateway.events.event import Event
 from gateway.events.patterns import Pattern
 from gateway.mqtt.properties import user_property
@@ -177,3 +177,21 @@ def test_patterns_say_what_the_model_says(pattern: dict[str, list[Any]], documen
         elements = value if isinstance(value, list) else [value]
         expected &= any(model(alternative, each) for alternative in some for each in elements)
     assert matches({"data": pattern}, event(document)) is expected
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "data"),
+    [
+        ([{"numeric": ["=", number]} for number in range(2, 52)], [1] * 300_000),
+        ([{"cidr": f"10.0.{number}.0/24"} for number in range(50)], ["10.1.0.0"] * 50_000),
+        ([{"anything-but": {"equals-ignore-case": ["y"] * 50}}], "x" * 1_000_000),
+    ],
+)
+def test_many_alternatives_for_a_large_event_end(alternatives: list[Any], data: object) -> None:
+    with pytest.raises(EvaluationFailed, match="too large for this rule"):
+        matches({"data": {"a": alternatives}}, event({"a": data}))
+
+
+def test_many_values_are_found_in_a_large_event() -> None:
+    assert not matches({"data": {"a": [*range(2, 2000), "x", True]}}, event({"a": [1] * 300_000}))
+    assert matches({"data": {"a": [*range(2, 2000), 1]}}, event({"a": [0] * 300_000 + [1]}))
