@@ -64,8 +64,12 @@ CONNECTORS: Final = Plugins(
     Connector,
     "connector",
     {
+        "clickhouse-sink": "connect.connectors.clickhouse.sink:ClickHouseSink",
+        "elasticsearch-sink": "connect.connectors.elasticsearch.sink:ElasticsearchSink",
         "file-sink": "connect.connectors.file.sink:FileSink",
         "file-source": "connect.connectors.file.source:FileSource",
+        "http-sink": "connect.connectors.http.sink:HttpSink",
+        "influxdb-sink": "connect.connectors.influxdb.sink:InfluxDbSink",
     },
     {},
 )

@@ -1,0 +1,1 @@
+"""What connectors of several systems share: values as JSON, names with placeholders, HTTP requests, TLS."""

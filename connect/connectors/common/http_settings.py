@@ -1,0 +1,101 @@
+"""Settings of connectors over HTTP, and the client that they describe."""
+
+import ssl
+from base64 import b64encode
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from connect.api import ConnectError, Importance, Setting, Settings, SettingType, TaskContext
+
+if TYPE_CHECKING:
+    from connect.connectors.common.http_client import HttpClient
+
+TLS: tuple[Setting, ...] = (
+    Setting(
+        "ssl.truststore.location",
+        "File of PEM certificates that sign those of servers; the worker has to allow it. Without it, those of the "
+        "system are used.",
+        importance=Importance.LOW,
+    ),
+    Setting(
+        "ssl.keystore.location",
+        "PEM file with a client's certificate and its key, for servers that ask for one; the worker has to allow it.",
+        importance=Importance.LOW,
+    ),
+    Setting(
+        "ssl.key.password",
+        "Password of the key in `ssl.keystore.location`.",
+        SettingType.PASSWORD,
+        importance=Importance.LOW,
+    ),
+)
+
+
+def timeouts(connect: str, request: str) -> tuple[Setting, ...]:
+    """The settings of time limits, by the names that a connector's users know."""
+    return (
+        Setting(connect, "Milliseconds that connecting may take.", SettingType.INT, 10_000, least=1, most=600_000),
+        Setting(request, "Milliseconds that a request may take.", SettingType.INT, 30_000, least=1, most=600_000),
+    )
+
+
+def retries(most: int) -> tuple[Setting, ...]:
+    """The settings of what a task itself tries again, before the worker does."""
+    return (
+        Setting("max.retries", "How often the task tries a request again.", SettingType.INT, most, least=0, most=100),
+        Setting(
+            "retry.backoff.ms",
+            "Milliseconds until a request is tried again. They double each time.",
+            SettingType.INT,
+            500,
+            least=1,
+            most=60_000,
+        ),
+    )
+
+
+def url_problem(url: str) -> str | None:
+    """What is wrong with a URL, for `Setting.check`."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "a URL that begins with http:// or https:// is expected"
+    if parts.username is not None or parts.password is not None:
+        return "a URL has no credentials: there are settings for them"
+    return None
+
+
+def basic_auth(user: str | None, password: str | None) -> dict[str, str]:
+    """The header of HTTP's basic authentication; none without a user."""
+    if not user:
+        return {}
+    return {"Authorization": "Basic " + b64encode(f"{user}:{password or ''}".encode()).decode()}
+
+
+def tls_context(context: TaskContext, settings: Settings) -> ssl.SSLContext:
+    """What the settings of `TLS` say. Raises `ConnectError`."""
+    trusted, own = (
+        context.require_path(path) if path else None
+        for path in (settings["ssl.truststore.location"], settings["ssl.keystore.location"])
+    )
+    try:
+        tls = ssl.create_default_context(cafile=trusted)
+        if own:
+            tls.load_cert_chain(own, password=settings["ssl.key.password"] or "")
+    except (OSError, ValueError) as error:
+        raise ConnectError(f"the certificates cannot be used: {error}") from None
+    return tls
+
+
+def http_client(
+    context: TaskContext, settings: Settings, connect: str, request: str, max_connections: int
+) -> "HttpClient":
+    """The client of a task. connect, request: the names of its settings of `timeouts`. Raises `ConnectError`."""
+    from connect.connectors.common.http_client import HttpClient  # noqa: PLC0415 (it imports aiohttp)
+
+    return HttpClient(
+        context,
+        connect_timeout_s=settings[connect] / 1000,
+        timeout_s=settings[request] / 1000,
+        max_connections=max_connections,
+        tls=tls_context(context, settings),
+    )

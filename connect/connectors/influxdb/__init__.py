@@ -1,0 +1,1 @@
+"""InfluxDB, and what else takes its line protocol."""
