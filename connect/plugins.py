@@ -70,6 +70,7 @@ CONNECTORS: Final = Plugins(
         "file-source": "connect.connectors.file.source:FileSource",
         "http-sink": "connect.connectors.http.sink:HttpSink",
         "influxdb-sink": "connect.connectors.influxdb.sink:InfluxDbSink",
+        "smtp-sink": "connect.connectors.smtp.sink:SmtpSink",
     },
     {},
 )

@@ -10,8 +10,9 @@ from urllib.parse import urlencode
 
 from connect.api import Importance, Setting, Settings, SettingType, SinkConnector, SinkContext, SinkRecord, SinkTask
 from connect.connectors.common.batches import Refused, by_size, in_halves, tried_again, writable
-from connect.connectors.common.http_settings import TLS, http_client, retries, timeouts
+from connect.connectors.common.http_settings import http_client, retries, timeouts
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
+from connect.connectors.common.tls import TLS
 from connect.connectors.common.values import COLUMNS, json_object, row, to_json
 
 if TYPE_CHECKING:

@@ -1,34 +1,14 @@
 """Settings of connectors over HTTP, and the client that they describe."""
 
-import ssl
 from base64 import b64encode
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from connect.api import ConnectError, Importance, Setting, Settings, SettingType, TaskContext
+from connect.api import Setting, Settings, SettingType, TaskContext
+from connect.connectors.common.tls import tls_context
 
 if TYPE_CHECKING:
     from connect.connectors.common.http_client import HttpClient
-
-TLS: tuple[Setting, ...] = (
-    Setting(
-        "ssl.truststore.location",
-        "File of PEM certificates that sign those of servers; the worker has to allow it. Without it, those of the "
-        "system are used.",
-        importance=Importance.LOW,
-    ),
-    Setting(
-        "ssl.keystore.location",
-        "PEM file with a client's certificate and its key, for servers that ask for one; the worker has to allow it.",
-        importance=Importance.LOW,
-    ),
-    Setting(
-        "ssl.key.password",
-        "Password of the key in `ssl.keystore.location`.",
-        SettingType.PASSWORD,
-        importance=Importance.LOW,
-    ),
-)
 
 
 def timeouts(connect: str, request: str) -> tuple[Setting, ...]:
@@ -69,21 +49,6 @@ def basic_auth(user: str | None, password: str | None) -> dict[str, str]:
     if not user:
         return {}
     return {"Authorization": "Basic " + b64encode(f"{user}:{password or ''}".encode()).decode()}
-
-
-def tls_context(context: TaskContext, settings: Settings) -> ssl.SSLContext:
-    """What the settings of `TLS` say. Raises `ConnectError`."""
-    trusted, own = (
-        context.require_path(path) if path else None
-        for path in (settings["ssl.truststore.location"], settings["ssl.keystore.location"])
-    )
-    try:
-        tls = ssl.create_default_context(cafile=trusted)
-        if own:
-            tls.load_cert_chain(own, password=settings["ssl.key.password"] or "")
-    except (OSError, ValueError) as error:
-        raise ConnectError(f"the certificates cannot be used: {error}") from None
-    return tls
 
 
 def http_client(

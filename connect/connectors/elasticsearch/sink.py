@@ -22,8 +22,9 @@ from connect.api import (
     SinkTask,
 )
 from connect.connectors.common.batches import at_most, by_size, tried_again, writable
-from connect.connectors.common.http_settings import TLS, basic_auth, http_client, retries, timeouts, url_problem
+from connect.connectors.common.http_settings import basic_auth, http_client, retries, timeouts, url_problem
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
+from connect.connectors.common.tls import TLS
 from connect.connectors.common.values import iso, json_object, row, to_json
 
 if TYPE_CHECKING:

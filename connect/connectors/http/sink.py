@@ -19,8 +19,9 @@ from connect.api import (
     SinkTask,
 )
 from connect.connectors.common.batches import RateLimit, at_most, by_size, tried_again, writable
-from connect.connectors.common.http_settings import TLS, basic_auth, http_client, retries, timeouts, url_problem
+from connect.connectors.common.http_settings import basic_auth, http_client, retries, timeouts, url_problem
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
+from connect.connectors.common.tls import TLS
 from connect.connectors.common.values import parsed, raw, row, to_json
 from connect.connectors.http.signature import secret_bytes, secret_problem, signature_headers
 

@@ -19,8 +19,9 @@ from connect.api import (
     SinkTask,
 )
 from connect.connectors.common.batches import Refused, at_most, by_size, in_halves, tried_again, writable
-from connect.connectors.common.http_settings import TLS, basic_auth, http_client, retries, timeouts, url_problem
+from connect.connectors.common.http_settings import basic_auth, http_client, retries, timeouts, url_problem
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
+from connect.connectors.common.tls import TLS
 from connect.connectors.common.values import at_path, parsed
 from connect.connectors.influxdb.line_protocol import TYPES, field_value, flat, line
 
