@@ -39,7 +39,7 @@ MAY_IMPORT = {
 # The packages of gateway/, floor by floor from the ground. A package imports only from floors below its own.
 GATEWAY_FLOORS = (
     ("config", "mqtt", "observe"),
-    ("events", "net", "topics", "tracing"),
+    ("events", "net", "schemas", "topics", "tracing"),
     ("auth", "session"),
     ("connection", "delivery", "http", "rpc", "shared"),
     ("broker", "listen", "rocketmq"),
@@ -82,7 +82,7 @@ CONNECT_FLOORS = (
     ("runtime",),
 )
 # Folders whose code takes bytes and gives bytes: whoever calls it hands in time, sockets and threads.
-WITHOUT_IO = ("matcher", "gateway/events", "gateway/mqtt")
+WITHOUT_IO = ("matcher", "gateway/events", "gateway/mqtt", "gateway/schemas")
 IO_MODULES = {"asyncio", "concurrent", "os", "pathlib", "select", "selectors", "socket", "ssl", "subprocess"}
 IO_MODULES |= {"threading", "time", "uvloop"}
 
