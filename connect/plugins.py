@@ -70,6 +70,8 @@ CONNECTORS: Final = Plugins(
         "file-source": "connect.connectors.file.source:FileSource",
         "http-sink": "connect.connectors.http.sink:HttpSink",
         "influxdb-sink": "connect.connectors.influxdb.sink:InfluxDbSink",
+        "mqtt-sink": "connect.connectors.mqtt.sink:MqttSink",
+        "mqtt-source": "connect.connectors.mqtt.source:MqttSource",
         "smtp-sink": "connect.connectors.smtp.sink:SmtpSink",
     },
     {},

@@ -1,1 +1,2 @@
-"""What connectors of several systems share: values as JSON, names with placeholders, HTTP requests, TLS."""
+"""What connectors of several systems share: values as JSON, names with placeholders, topics,
+marks against loops, HTTP requests, TLS."""

@@ -7,7 +7,18 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from connect.api import ConnectError, InvalidSettings, Partition, SinkConnector, SinkRecord, SinkTask, read_settings
+from connect.api import (
+    ConnectError,
+    Connector,
+    InvalidSettings,
+    Partition,
+    SinkConnector,
+    SinkRecord,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    read_settings,
+)
 
 
 @dataclass
@@ -36,11 +47,14 @@ class Context:
     async def store_rejected(self) -> None:
         self.stored_rejects = len(self.rejected)
 
+    async def offset(self, source: str = "") -> Mapping[str, Any] | None:
+        return None
+
     def reject(self, record: SinkRecord, error: Exception) -> None:
         self.rejected.append((record, error))
 
 
-def settings_of(connector: SinkConnector, given: Mapping[str, str]) -> dict[str, Any]:
+def settings_of(connector: Connector, given: Mapping[str, str]) -> dict[str, Any]:
     """Settings as a worker reads them. Raises `InvalidSettings`."""
     settings = read_settings(connector.settings, given)
     if problems := connector.check(settings):
@@ -49,7 +63,7 @@ def settings_of(connector: SinkConnector, given: Mapping[str, str]) -> dict[str,
 
 
 @asynccontextmanager
-async def started(connector: SinkConnector, context: Context, **given: str) -> AsyncIterator[SinkTask]:
+async def started(connector: SinkConnector | SourceConnector, context: Context, **given: str) -> AsyncIterator[Any]:
     """A task with settings, whose names have `_` for dots here."""
     task = connector.task()
     try:
@@ -79,3 +93,14 @@ def sent(topic: str, value: Any, offset: int = 0, **more: Any) -> SinkRecord:
 def reasons(context: Context) -> Sequence[str]:
     """Why records were rejected."""
     return [str(error) for _, error in context.rejected]
+
+
+async def collect(task: SourceTask, count: int, *, commit: bool = True) -> list[SourceRecord]:
+    """Poll until there are so many records, and tell the task that they are stored."""
+    found: list[SourceRecord] = []
+    while len(found) < count:
+        new = await task.poll()
+        found += new
+        if commit:
+            await task.committed(new)
+    return found

@@ -1,0 +1,1 @@
+"""MQTT brokers: a bridge in both directions."""
