@@ -3,11 +3,12 @@
 `Client` is for asyncio, and `cloud_sdk.blocking.Client` for code without an event loop. The SDK is installed without a
 node, so it may import `record` and nothing else of Sluice.
 
-`producing` sends, `consuming` reads partitions by offset, `groups` has the members of groups, and `transactions` and
-`replies` are built on those. All of them call the node through `transport`, and `lifetime` closes them in order.
-`message` has what is sent and received, and `proto` is the wire.
+`producing` sends, `consuming` reads partitions by offset, `groups` has the members of groups, `buckets` has key-value
+entries, and `transactions` and `replies` are built on those. All of them call the node through `transport`, and
+`lifetime` closes them in order. `message` has what is sent and received, and `proto` is the wire.
 """
 
+from cloud_sdk.buckets import Bucket, BucketChanges, Entry
 from cloud_sdk.client import Client
 from cloud_sdk.consumer_options import SelectionOptions
 from cloud_sdk.consuming.broadcast_consumer import BroadcastConsumer
@@ -23,6 +24,7 @@ from cloud_sdk.errors import (
     NoSuchMessage,
     NotAllowed,
     OffsetOutOfRange,
+    RevisionConflict,
     SluiceError,
     TransactionEnded,
     TryAgain,
@@ -55,6 +57,8 @@ from cloud_sdk.transport.security import Credentials, Tls
 __all__ = [
     "Batch",
     "BroadcastConsumer",
+    "Bucket",
+    "BucketChanges",
     "Busy",
     "Child",
     "Client",
@@ -65,6 +69,7 @@ __all__ = [
     "DeadLetterReason",
     "Decision",
     "Delivery",
+    "Entry",
     "Group",
     "GroupQueue",
     "Happened",
@@ -83,6 +88,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "Receipt",
+    "RevisionConflict",
     "SelectionOptions",
     "SendOptions",
     "SimpleConsumer",

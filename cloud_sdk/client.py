@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Unpack
 
 import record
+from cloud_sdk.buckets import Bucket
 from cloud_sdk.consumer_options import SelectionOptions, Start, checked_start, selection_of
 from cloud_sdk.consuming.broadcast_consumer import BroadcastConsumer, BroadcastHandler
 from cloud_sdk.consuming.partition_reader import PartitionReader
@@ -268,6 +269,10 @@ class Client(PartitionReader, Closable):
             invisible_seconds=invisible_seconds,
             member=self.name,
         )
+
+    def bucket(self, name: str) -> Bucket:
+        """A set of key-value entries, for small state of services: `await client.bucket("settings").get("limit")`."""
+        return Bucket(self._connection, name)
 
     async def groups(self) -> list[Group]:
         """Return every group, sorted by name, with its place in each queue."""

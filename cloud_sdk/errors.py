@@ -48,6 +48,17 @@ class TransactionEnded(SluiceError):
     """The transaction was ended before. `Client.trace` tells what became of its messages."""
 
 
+class RevisionConflict(SluiceError):
+    """A key has another revision than the change expected: `revision`; 0 if it is not there. Nothing was changed. Read
+    the entry, and decide again."""
+
+    def __init__(self, bucket: str, key: str, expected: int, revision: int) -> None:
+        found = f"has revision {revision}" if revision else "is not there"
+        wanted = f"revision {expected} was expected" if expected else "it was expected not to be there"
+        super().__init__(f"the key {key!r} of the bucket {bucket!r} {found}, and {wanted}")
+        self.revision = revision
+
+
 class TryAgain(Exception):
     """Raise it in a handler to have the message come again after `delay_seconds`, up to 12 hours; None: after the delay
     that the node is configured with. Creating it with another delay raises `InvalidArgument`."""

@@ -10,6 +10,7 @@ from typing import Final
 DOLLAR: Final = 0x24
 SYS: Final = b"$SYS"  # figures of the node
 AUDIT: Final = b"$audit"  # $audit/<kind of event>: events of the audit log
+KV: Final = b"$kv"  # $kv/<bucket>/<key>: the name of an entry in rules; no topic
 DELAYED: Final = b"$delayed"  # $delayed/<seconds>/<topic>: a message for later
 REPLAY: Final = b"$replay"  # $replay/<from>/<filter>: a subscription that begins in the past; <from>..<to>: and ends
 REPLAY_END: Final = b"$replay/end"  # the topic of the message that ends a replay

@@ -147,7 +147,7 @@ cdef enum:
     HEADER = 48
     MAX_FRAME = 0x20000000
     KIND_MESSAGE = 1
-    KIND_LAST = 47
+    KIND_LAST = 49
     REF = 24
     TRAILER = 8  # bytes
     FLAG_REVIVED = 0x40

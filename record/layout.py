@@ -121,3 +121,5 @@ class Kind(IntEnum):
     ACCESS_DECIDED = 45
     EVENT_RULE_SET = 46
     EVENT_RULE_REMOVED = 47
+    ENTRY_PUT = 48
+    ENTRY_REMOVED = 49

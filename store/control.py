@@ -430,6 +430,31 @@ class EventRuleRemoved(ControlRecord, frozen=True):
     kind = Kind.EVENT_RULE_REMOVED
 
 
+# --- buckets
+
+
+class EntryPut(ControlRecord, frozen=True):
+    """The entry of a bucket has this value. The subject is the bucket, a slash and the key. Ignored when the key has
+    another revision than expected, when there would be too many entries or bytes in all buckets, or when a change with
+    the same token is known."""
+
+    kind = Kind.ENTRY_PUT
+    value: bytes = b""
+    expected: int | None = None  # revision; 0: the key is not there; None: any
+    token: bytes = b""  # under which the outcome is kept for a while; b"": it is not
+    max_entries: int = 0  # of all buckets, by the settings of whoever appended this; 0: no limit
+    max_bytes: int = 0  # of the buckets, keys and values of all entries; 0: no limit
+
+
+class EntryRemoved(ControlRecord, frozen=True):
+    """The entry of a bucket is removed. Ignored when the key has another revision than expected, when it is not there,
+    or when a change with the same token is known."""
+
+    kind = Kind.ENTRY_REMOVED
+    expected: int | None = None
+    token: bytes = b""
+
+
 # --- producers and gateways
 
 

@@ -17,9 +17,13 @@ from store.api import (
     AccessRequest,
     Ban,
     Bounds,
+    BucketChanges,
+    BucketEntry,
     ChildPage,
     Chunk,
     DeadLetter,
+    EntryChange,
+    EntryPage,
     EventRule,
     Fetched,
     Found,
@@ -439,6 +443,18 @@ class Queries:
 
     async def event_rule_count(self) -> int:
         return self._views.event_rules.count.value
+
+    async def entry(self, bucket: bytes, key: bytes) -> BucketEntry | None:
+        return self._views.buckets.get(bucket, key)
+
+    async def entries(self, bucket: bytes, prefix: bytes, after: bytes | None, limit: int) -> EntryPage:
+        return self._views.buckets.page(bucket, prefix, after, limit)
+
+    async def bucket_changes(self, bucket: bytes, revision: int, limit: int) -> BucketChanges:
+        return self._views.buckets.changes(bucket, revision, limit)
+
+    async def entry_change(self, token: bytes) -> EntryChange | None:
+        return self._views.buckets.outcome(token)
 
     def _group_queue(self, queue: bytes, floor: int, following: int, unfinished: int) -> GroupQueueState:
         bounds = self._views.bounds((queue,))[0]

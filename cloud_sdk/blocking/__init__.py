@@ -5,10 +5,11 @@ before a process forks and used afterwards. A process that has used a client mus
 because gRPC does not survive that. Several threads may use a client; their sends share requests.
 """
 
-from cloud_sdk.blocking.client import Client, IdempotentProducer, Transaction, TransactionChecks
+from cloud_sdk.blocking.client import Bucket, Client, IdempotentProducer, Transaction, TransactionChecks
 from cloud_sdk.blocking.consumers import Delivery, PullConsumer, PushConsumer, SimpleConsumer
 
 __all__ = [
+    "Bucket",
     "Client",
     "Delivery",
     "IdempotentProducer",

@@ -2,12 +2,13 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Unpack
 from weakref import WeakSet
 
+from cloud_sdk import buckets as aio_buckets
 from cloud_sdk import client as aio
 from cloud_sdk import transactions as aio_transaction
 from cloud_sdk.blocking.calls import Blocking, BlockingPart, HandlingPart, blocking, in_threads
@@ -170,6 +171,11 @@ class Client(Blocking[aio.Client]):
         consumer = client.dead_letters(group, max_records=max_records, invisible_seconds=invisible_seconds)
         return self._registered(SimpleConsumer(thread, consumer))
 
+    def bucket(self, name: str) -> "Bucket":
+        """See `cloud_sdk.Client.bucket`."""
+        thread, client = self._opened()
+        return Bucket(thread, client.bucket(name))
+
     def pull_ahead(
         self,
         parent: str,
@@ -214,6 +220,30 @@ class Client(Blocking[aio.Client]):
                 )
                 self._open = os.getpid(), LoopThread(), client
             return self._open[1], self._open[2]
+
+
+class Bucket(BlockingPart[aio_buckets.Bucket]):
+    """See `cloud_sdk.Bucket`."""
+
+    get = blocking(aio_buckets.Bucket.get)
+    put = blocking(aio_buckets.Bucket.put)
+    remove = blocking(aio_buckets.Bucket.remove)
+    page = blocking(aio_buckets.Bucket.page)
+    changes = blocking(aio_buckets.Bucket.changes)
+
+    @property
+    def name(self) -> str:
+        """See `cloud_sdk.Bucket`."""
+        return self._inner.name
+
+    def entries(self, prefix: str = "") -> Iterator[aio_buckets.Entry]:
+        """See `cloud_sdk.Bucket.entries`."""
+        after: str | None = None
+        while True:
+            page, after = self.page(prefix, after=after)
+            yield from page
+            if after is None:
+                return
 
 
 class IdempotentProducer(BlockingPart[aio_idempotent.IdempotentProducer]):

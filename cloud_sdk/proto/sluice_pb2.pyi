@@ -646,3 +646,107 @@ class NodesReply(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     endpoints: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, endpoints: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Entry(_message.Message):
+    __slots__ = ("key", "value", "revision", "put_ms")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    PUT_MS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: bytes
+    revision: int
+    put_ms: int
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ..., revision: _Optional[int] = ..., put_ms: _Optional[int] = ...) -> None: ...
+
+class GetEntryRequest(_message.Message):
+    __slots__ = ("bucket", "key")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    bucket: str
+    key: str
+    def __init__(self, bucket: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class GetEntryReply(_message.Message):
+    __slots__ = ("entry",)
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    entry: Entry
+    def __init__(self, entry: _Optional[_Union[Entry, _Mapping]] = ...) -> None: ...
+
+class PutEntryRequest(_message.Message):
+    __slots__ = ("bucket", "key", "value", "expected", "token")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    bucket: str
+    key: str
+    value: bytes
+    expected: int
+    token: bytes
+    def __init__(self, bucket: _Optional[str] = ..., key: _Optional[str] = ..., value: _Optional[bytes] = ..., expected: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class RemoveEntryRequest(_message.Message):
+    __slots__ = ("bucket", "key", "expected", "token")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    bucket: str
+    key: str
+    expected: int
+    token: bytes
+    def __init__(self, bucket: _Optional[str] = ..., key: _Optional[str] = ..., expected: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class ChangeEntryReply(_message.Message):
+    __slots__ = ("conflicts", "revision")
+    CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    conflicts: bool
+    revision: int
+    def __init__(self, conflicts: _Optional[bool] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class EntriesRequest(_message.Message):
+    __slots__ = ("bucket", "prefix", "after", "limit")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    bucket: str
+    prefix: str
+    after: str
+    limit: int
+    def __init__(self, bucket: _Optional[str] = ..., prefix: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class EntriesReply(_message.Message):
+    __slots__ = ("entries", "after")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[Entry]
+    after: str
+    def __init__(self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class BucketChangesRequest(_message.Message):
+    __slots__ = ("bucket", "prefix", "revision", "limit")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    bucket: str
+    prefix: str
+    revision: int
+    limit: int
+    def __init__(self, bucket: _Optional[str] = ..., prefix: _Optional[str] = ..., revision: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class BucketChangesReply(_message.Message):
+    __slots__ = ("entries", "revision", "more", "is_reset")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    IS_RESET_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[Entry]
+    revision: int
+    more: bool
+    is_reset: bool
+    def __init__(self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., revision: _Optional[int] = ..., more: _Optional[bool] = ..., is_reset: _Optional[bool] = ...) -> None: ...

@@ -135,6 +135,31 @@ class SluiceStub:
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceRequest.SerializeToString,
                 response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceReply.FromString,
                 _registered_method=True)
+        self.GetEntry = channel.unary_unary(
+                '/sluice.v1.Sluice/GetEntry',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.GetEntryRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.GetEntryReply.FromString,
+                _registered_method=True)
+        self.PutEntry = channel.unary_unary(
+                '/sluice.v1.Sluice/PutEntry',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.PutEntryRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ChangeEntryReply.FromString,
+                _registered_method=True)
+        self.RemoveEntry = channel.unary_unary(
+                '/sluice.v1.Sluice/RemoveEntry',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.RemoveEntryRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.ChangeEntryReply.FromString,
+                _registered_method=True)
+        self.Entries = channel.unary_unary(
+                '/sluice.v1.Sluice/Entries',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.EntriesRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.EntriesReply.FromString,
+                _registered_method=True)
+        self.BucketChanges = channel.unary_unary(
+                '/sluice.v1.Sluice/BucketChanges',
+                request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.BucketChangesRequest.SerializeToString,
+                response_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.BucketChangesReply.FromString,
+                _registered_method=True)
         self.Nodes = channel.unary_unary(
                 '/sluice.v1.Sluice/Nodes',
                 request_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.NodesRequest.SerializeToString,
@@ -297,6 +322,43 @@ class SluiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetEntry(self, request, context):
+        """Return the entry of a key in a bucket. Each call about the entry of key K in bucket B requires rights to the topic
+        `$kv/B/K`: to subscribe to it for reads, to publish to it for changes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutEntry(self, request, context):
+        """Put the value of a key, and return when it is committed. A call whose answer was lost may be repeated with the same
+        token: the change is made once, and the answer is that of the first call.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveEntry(self, request, context):
+        """Remove a key, if it is there. A call whose answer was lost may be repeated with the same token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Entries(self, request, context):
+        """Return the entries of a bucket, sorted by key, page by page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BucketChanges(self, request, context):
+        """Return the entries of a bucket that were put behind a revision. It costs little if nothing has changed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Nodes(self, request, context):
         """Return the addresses of the nodes that have told theirs. Any of them serves any client.
         """
@@ -406,6 +468,31 @@ def add_SluiceServicer_to_server(servicer, server):
                     servicer.Trace,
                     request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceRequest.FromString,
                     response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.TraceReply.SerializeToString,
+            ),
+            'GetEntry': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetEntry,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.GetEntryRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.GetEntryReply.SerializeToString,
+            ),
+            'PutEntry': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutEntry,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.PutEntryRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ChangeEntryReply.SerializeToString,
+            ),
+            'RemoveEntry': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveEntry,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.RemoveEntryRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.ChangeEntryReply.SerializeToString,
+            ),
+            'Entries': grpc.unary_unary_rpc_method_handler(
+                    servicer.Entries,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.EntriesRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.EntriesReply.SerializeToString,
+            ),
+            'BucketChanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.BucketChanges,
+                    request_deserializer=cloud__sdk_dot_proto_dot_sluice__pb2.BucketChangesRequest.FromString,
+                    response_serializer=cloud__sdk_dot_proto_dot_sluice__pb2.BucketChangesReply.SerializeToString,
             ),
             'Nodes': grpc.unary_unary_rpc_method_handler(
                     servicer.Nodes,
@@ -954,6 +1041,141 @@ class Sluice:
             '/sluice.v1.Sluice/Trace',
             cloud__sdk_dot_proto_dot_sluice__pb2.TraceRequest.SerializeToString,
             cloud__sdk_dot_proto_dot_sluice__pb2.TraceReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetEntry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/GetEntry',
+            cloud__sdk_dot_proto_dot_sluice__pb2.GetEntryRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.GetEntryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutEntry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/PutEntry',
+            cloud__sdk_dot_proto_dot_sluice__pb2.PutEntryRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.ChangeEntryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveEntry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/RemoveEntry',
+            cloud__sdk_dot_proto_dot_sluice__pb2.RemoveEntryRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.ChangeEntryReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Entries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/Entries',
+            cloud__sdk_dot_proto_dot_sluice__pb2.EntriesRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.EntriesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BucketChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.Sluice/BucketChanges',
+            cloud__sdk_dot_proto_dot_sluice__pb2.BucketChangesRequest.SerializeToString,
+            cloud__sdk_dot_proto_dot_sluice__pb2.BucketChangesReply.FromString,
             options,
             channel_credentials,
             insecure,

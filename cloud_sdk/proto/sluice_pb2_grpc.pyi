@@ -24,6 +24,11 @@ class SluiceStub:
     CommitOffsets: grpc.aio.UnaryUnaryMultiCallable[pb.CommitOffsetsRequest, pb.CommitOffsetsReply]
     CommittedOffsets: grpc.aio.UnaryUnaryMultiCallable[pb.CommittedOffsetsRequest, pb.CommittedOffsetsReply]
     Trace: grpc.aio.UnaryUnaryMultiCallable[pb.TraceRequest, pb.TraceReply]
+    GetEntry: grpc.aio.UnaryUnaryMultiCallable[pb.GetEntryRequest, pb.GetEntryReply]
+    PutEntry: grpc.aio.UnaryUnaryMultiCallable[pb.PutEntryRequest, pb.ChangeEntryReply]
+    RemoveEntry: grpc.aio.UnaryUnaryMultiCallable[pb.RemoveEntryRequest, pb.ChangeEntryReply]
+    Entries: grpc.aio.UnaryUnaryMultiCallable[pb.EntriesRequest, pb.EntriesReply]
+    BucketChanges: grpc.aio.UnaryUnaryMultiCallable[pb.BucketChangesRequest, pb.BucketChangesReply]
     Nodes: grpc.aio.UnaryUnaryMultiCallable[pb.NodesRequest, pb.NodesReply]
     TransactionChecks: grpc.aio.UnaryStreamMultiCallable[pb.TransactionChecksRequest, pb.TransactionCheck]
     def __init__(self, channel: grpc.aio.Channel) -> None: ...
@@ -98,6 +103,21 @@ class SluiceServicer:
     async def Trace(
         self, request: pb.TraceRequest, context: grpc.aio.ServicerContext[pb.TraceRequest, pb.TraceReply]
     ) -> pb.TraceReply: ...
+    async def GetEntry(
+        self, request: pb.GetEntryRequest, context: grpc.aio.ServicerContext[pb.GetEntryRequest, pb.GetEntryReply]
+    ) -> pb.GetEntryReply: ...
+    async def PutEntry(
+        self, request: pb.PutEntryRequest, context: grpc.aio.ServicerContext[pb.PutEntryRequest, pb.ChangeEntryReply]
+    ) -> pb.ChangeEntryReply: ...
+    async def RemoveEntry(
+        self, request: pb.RemoveEntryRequest, context: grpc.aio.ServicerContext[pb.RemoveEntryRequest, pb.ChangeEntryReply]
+    ) -> pb.ChangeEntryReply: ...
+    async def Entries(
+        self, request: pb.EntriesRequest, context: grpc.aio.ServicerContext[pb.EntriesRequest, pb.EntriesReply]
+    ) -> pb.EntriesReply: ...
+    async def BucketChanges(
+        self, request: pb.BucketChangesRequest, context: grpc.aio.ServicerContext[pb.BucketChangesRequest, pb.BucketChangesReply]
+    ) -> pb.BucketChangesReply: ...
     async def Nodes(
         self, request: pb.NodesRequest, context: grpc.aio.ServicerContext[pb.NodesRequest, pb.NodesReply]
     ) -> pb.NodesReply: ...

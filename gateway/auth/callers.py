@@ -28,6 +28,7 @@ from gateway.auth.bans import ClientBanned
 from gateway.auth.credentials.access_keys import AccessKey, AccessKeys, Signature, signature_of
 from gateway.auth.identity import Identity
 from gateway.auth.refusal import ClientRefused
+from gateway.auth.rules.permissions import Permissions
 from gateway.auth.rules.sources import host_of
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.throttled_log import ThrottledLog
@@ -121,6 +122,10 @@ class Callers:
     async def stop(self) -> None:
         self._renewing.cancel()
         await asyncio.gather(self._renewing, return_exceptions=True)
+
+    async def permissions_by_rules(self, caller: Caller) -> Permissions | None:
+        """What rules allow a caller: no default counts. None: it may do everything. Raises StoreError."""
+        return await self._authority.permissions(caller, caller.source)
 
     async def identify(
         self,

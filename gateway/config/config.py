@@ -20,6 +20,7 @@ from typing import Any
 from gateway.config.audit import AuditConfig
 from gateway.config.auth import AuthConfig
 from gateway.config.auth import check as check_auth
+from gateway.config.buckets import BucketsConfig
 from gateway.config.cluster import ClusterConfig
 from gateway.config.cluster import check as check_cluster
 from gateway.config.events import EventsConfig
@@ -83,6 +84,7 @@ class Config:
     store: StoreSettings = field(default_factory=StoreSettings)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tier: TierConfig = field(default_factory=TierConfig)
+    buckets: BucketsConfig = field(default_factory=BucketsConfig)
     events: EventsConfig = field(default_factory=EventsConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
@@ -266,7 +268,7 @@ def _set(config: Config, key: str, value: object, source: str, names: list[str] 
 
 
 def _check_tables(config: Config) -> None:
-    for name in ("", "mqtt.", "grpc.", "http.", "store.", "events.", "audit."):
+    for name in ("", "mqtt.", "grpc.", "http.", "store.", "buckets.", "events.", "audit."):
         _require(name, check_table(getattr(config, name[:-1]) if name else config))
     if config.http.port < 0 and config.split.role != "gateway":
         raise ConfigError("http.port must be between 0 and 65535: only a gateway may have none")

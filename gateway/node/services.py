@@ -142,6 +142,8 @@ def rpc_limits(config: Config) -> RpcLimits:
         max_user_properties=mqtt.max_user_properties,
         max_topic_length=mqtt.max_topic_length,
         max_topic_levels=mqtt.max_topic_levels,
+        max_entries=config.buckets.max_entries,
+        max_entry_bytes=config.buckets.max_bytes,
     )
 
 

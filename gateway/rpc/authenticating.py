@@ -20,7 +20,7 @@ from gateway.observe.service_clients import CLIENT, ROCKETMQ_NAME, ServiceClient
 from gateway.observe.trace_context import CALL_TRACE, TRACEPARENT, TRACESTATE, read_trace
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import LARGE, MANAGEMENT, ReplyBudgets
-from gateway.rpc.rights import PREFIX, Rights
+from gateway.rpc.rights import NEED_RULES, PREFIX, Rights
 from gateway.rpc.status import UNREADABLE, RequestError, abort
 from gateway.rpc.visibility import CALLER, REVOKED
 from store.api import Store
@@ -35,6 +35,7 @@ _CODES: Final = {
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 _UNIMPLEMENTED: Final = "this method is not implemented"
 _UNREADABLE: Final = object()  # stands for a request that cannot be parsed
+_NEED_RULES: Final = frozenset(PREFIX + name for name in NEED_RULES)  # also of callers who may do everything
 _SELF_CHECKING: Final = frozenset((PREFIX + "Consume",))  # streams that check requests and caller themselves
 _SIGNED_TIME: Final = "x-mq-date-time"  # see `gateway.auth.credentials.access_keys`
 
@@ -67,7 +68,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         self._refusal_reply = refusal_reply
         self._on_unsent = on_unsent
         self._budgets = ReplyBudgets(limits.max_unread_bytes)
-        self._rights = Rights(store, limits.max_handles)
+        self._rights = Rights(store, limits.max_handles, callers.permissions_by_rules)
         self._handlers: dict[str, Handler] = {}  # by method
         self._calls = calls
         self._clients = clients
@@ -194,7 +195,7 @@ class Authenticating(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # g
         caller = await self._authenticate(context, metadata, peer)
         if request is _UNREADABLE:
             raise RequestError(grpc.StatusCode.INVALID_ARGUMENT, UNREADABLE)
-        if caller.permissions is not None or caller.is_revoked:
+        if caller.permissions is not None or caller.is_revoked or method in _NEED_RULES:
             await self._require(caller, method, request)
         CALLER.set(caller)
         if self._is_traced:

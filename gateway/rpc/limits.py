@@ -31,6 +31,9 @@ class RpcLimits:
     max_handles: int = 65_536  # messages in one Recall or EndTransaction
     max_trace_bytes: int = 16 << 20  # of the log that one Trace reads
     max_groups: int = 1_000  # per page of Groups; a page also ends after as many queues
+    max_entries: int = 100_000  # of all buckets
+    max_entry_bytes: int = 1 << 30  # of all of them together
+    max_entry_page: int = 1_000  # per page of Entries or BucketChanges
     max_invisible_ms: int = 12 * 3_600_000  # of a lease or an extension, and the longest delay of a redelivery
 
     def fault_of_topic(self, topic: bytes) -> str | None:

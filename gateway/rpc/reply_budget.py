@@ -21,7 +21,18 @@ LARGE: Final = frozenset(
     (
         *(
             f"/sluice.v1.Sluice/{name}"
-            for name in ("Pull", "Receive", "Consume", "Find", "Topics", "Children", "Timers")
+            for name in (
+                "Pull",
+                "Receive",
+                "Consume",
+                "Find",
+                "Topics",
+                "Children",
+                "Timers",
+                "GetEntry",
+                "Entries",
+                "BucketChanges",
+            )
         ),
         "/apache.rocketmq.v2.MessagingService/PullMessage",
         "/apache.rocketmq.v2.MessagingService/ReceiveMessage",

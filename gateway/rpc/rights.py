@@ -6,25 +6,29 @@ topics, and a list of groups LIST of all groups, or where no rule says so SUB of
 Produced messages are checked one by one. A right to `#` does not cover names that begin with `$`: lists leave out the
 ones that the caller may not read (`gateway.rpc.visibility`). A call about a group without its parent topic needs the
 right to read all of the group's queues. A call that uses a group also needs the right to the group (`may_use_group`).
+A call about the entry of key K in bucket B needs a rule that allows `$kv/B/K`, whatever the default is.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
 import grpc
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.auth.callers import Caller
-from gateway.rpc.status import RequestError
+from gateway.auth.rules.permissions import Permissions
+from gateway.rpc.status import RequestError, status_of
 from gateway.rpc.visibility import REVOKED, group_state, may_read_group, may_use_group, topic_of
 from matcher.names import parent_of
+from matcher.reserved import KV
 from store.api import Action, Resource, Store
 from store.errors import NoSuchMessage, StoreError
 
 _ALL: Final = b"#"
 PREFIX: Final = "/sluice.v1.Sluice/"
 
+ByRules = Callable[[Caller], Awaitable[Permissions | None]]  # see `Callers.permissions_by_rules`
 _RequiredFilter = Callable[[Any], bytes]  # request → the filter that its caller must be allowed to subscribe to
 
 
@@ -62,6 +66,17 @@ def _everything(_request: Any) -> bytes:
     return _ALL
 
 
+def _entry(request: pb.GetEntryRequest | pb.PutEntryRequest | pb.RemoveEntryRequest) -> bytes:
+    """The topic that stands for an entry in rules."""
+    return b"%b/%b/%b" % (KV, request.bucket.encode(), request.key.encode())
+
+
+def _entries(request: pb.EntriesRequest | pb.BucketChangesRequest) -> bytes:
+    """The filter of the entries below the levels of a prefix."""
+    levels = request.prefix.encode()
+    return b"%b/%b/%b#" % (KV, request.bucket.encode(), levels[: levels.rfind(b"/") + 1])
+
+
 READS: Final[dict[str, _RequiredFilter]] = {
     "Pull": _selected,
     "Partitions": _selected,
@@ -92,6 +107,11 @@ _USES: Final = {
 _LISTS: Final = frozenset(("Children", "Topics"))  # of names of topics
 # These name messages by handle, and require the right to publish to the topics of the messages.
 PUBLISHES: Final = frozenset(("Recall", "EndTransaction"))
+# These concern entries of buckets, and require the right to subscribe or to publish to the topics that stand for them,
+# which no default grants.
+_ENTRY_READS: Final[dict[str, _RequiredFilter]] = {"GetEntry": _entry, "Entries": _entries, "BucketChanges": _entries}
+_ENTRY_CHANGES: Final = frozenset(("PutEntry", "RemoveEntry"))
+NEED_RULES: Final = frozenset((*_ENTRY_READS, *_ENTRY_CHANGES))
 # Each of these streams checks every message that it receives or sends.
 STREAMS: Final = frozenset(("Produce", "TransactionChecks", "Consume"))
 # These require none.
@@ -101,8 +121,10 @@ _FREE: Final = frozenset(("Nodes",))
 class Rights:
     """Checks the rights of callers of the native protocol."""
 
-    def __init__(self, store: Store, max_handles: int) -> None:
+    def __init__(self, store: Store, max_handles: int, by_rules: ByRules | None = None) -> None:
+        """by_rules: None where no calls about entries of buckets are checked."""
         self._store = store
+        self._by_rules = by_rules
         self._max_handles = max_handles
 
     async def require(self, caller: Caller, method: str, request: Any) -> None:
@@ -110,6 +132,9 @@ class Rights:
         if caller.is_revoked:
             raise RequestError(grpc.StatusCode.UNAUTHENTICATED, REVOKED)
         name = method.removeprefix(PREFIX)
+        if name in NEED_RULES:
+            await self._require_entries(caller, name, request)
+            return
         if caller.permissions is None or name == method or name in STREAMS or name in _FREE:
             return
         if name in PUBLISHES:
@@ -129,6 +154,20 @@ class Rights:
             raise _denied(f"rules deny to look at the group {request.group[:100]!r}")
         if name in _USES and not await self._is_usable(caller, request.group.encode(), _USES[name]):
             raise _denied(f"the group {request.group[:100]!r} is another user's, and no rule allows it")
+
+    async def _require_entries(self, caller: Caller, name: str, request: Any) -> None:
+        try:
+            permissions = None if self._by_rules is None else await self._by_rules(caller)
+        except StoreError as error:
+            raise RequestError(status_of(error), str(error)) from error
+        if name in _ENTRY_CHANGES:
+            topic, does = _entry(request), "published to"
+            is_allowed = permissions is None or permissions.may_publish(topic)
+        else:
+            topic, does = _ENTRY_READS[name](request), "subscribed to"
+            is_allowed = permissions is None or permissions.may_subscribe(topic)
+        if not is_allowed:
+            raise _denied(f"no rule allows {topic.decode()} to be {does}, and this call requires it")
 
     async def _require_handles(self, caller: Caller, handles: Collection[int]) -> None:
         if len(handles) > self._max_handles:

@@ -7,6 +7,7 @@ import grpc.aio
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto import sluice_pb2_grpc
+from gateway.rpc.bucket_calls import BucketCalls
 from gateway.rpc.consume import ConsumeStream
 from gateway.rpc.group_calls import GroupCalls
 from gateway.rpc.held_calls import HeldCalls
@@ -48,6 +49,7 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         self._groups = GroupCalls(store, self._wakeups, limits, group_turns)
         self._pulls = PullCalls(store, self._wakeups, limits, pull_turns)
         self._held = HeldCalls(store, limits)
+        self._buckets = BucketCalls(store, limits)
         self._rights = Rights(store, limits.max_handles)
         self._streams: set[ProduceStream | ConsumeStream] = set()
         self._producers: dict[bytes, ProduceStream] = {}  # streams of named producers, by name
@@ -301,6 +303,50 @@ class Service(sluice_pb2_grpc.SluiceServicer):
     ) -> pb.TraceReply:
         try:
             return await self._trace(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def GetEntry(
+        self, request: pb.GetEntryRequest, context: "grpc.aio.ServicerContext[pb.GetEntryRequest, pb.GetEntryReply]"
+    ) -> pb.GetEntryReply:
+        try:
+            return await self._buckets.get(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def PutEntry(
+        self, request: pb.PutEntryRequest, context: "grpc.aio.ServicerContext[pb.PutEntryRequest, pb.ChangeEntryReply]"
+    ) -> pb.ChangeEntryReply:
+        try:
+            return await self._buckets.put(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def RemoveEntry(
+        self,
+        request: pb.RemoveEntryRequest,
+        context: "grpc.aio.ServicerContext[pb.RemoveEntryRequest, pb.ChangeEntryReply]",
+    ) -> pb.ChangeEntryReply:
+        try:
+            return await self._buckets.remove(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def Entries(
+        self, request: pb.EntriesRequest, context: "grpc.aio.ServicerContext[pb.EntriesRequest, pb.EntriesReply]"
+    ) -> pb.EntriesReply:
+        try:
+            return await self._buckets.entries(request)
+        except (StoreError, RequestError) as error:
+            await abort(context, error)
+
+    async def BucketChanges(
+        self,
+        request: pb.BucketChangesRequest,
+        context: "grpc.aio.ServicerContext[pb.BucketChangesRequest, pb.BucketChangesReply]",
+    ) -> pb.BucketChangesReply:
+        try:
+            return await self._buckets.changes(request)
         except (StoreError, RequestError) as error:
             await abort(context, error)
 

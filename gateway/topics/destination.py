@@ -5,7 +5,7 @@ from typing import Final
 import record
 from gateway.mqtt.reasons import ReasonCode
 from matcher.names import is_valid_topic
-from matcher.reserved import AUDIT, DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, client_of, is_below
+from matcher.reserved import AUDIT, DELAYED, DOLLAR, INBOX, KV, REPLAY, SHARE, SYS, TOPICS, client_of, is_below
 from record.layout import FLAG_ADDRESSED, FLAG_DELAYED, Kind
 
 # Seconds, as with EMQX: 49 days. A larger number is a time in seconds since 1970, which is at most as far away.
@@ -13,6 +13,8 @@ MAX_DELAY: Final = 4_294_967
 
 _FORM: Final = b"the form is $delayed/<seconds>/<topic>, of up to 4294967 seconds or a time that is not further away"
 _INBOX_FORM: Final = b"the form is $inbox/<client id>, with %25, %2B and %23 for %, + and #"
+
+ENTRIES_ARE_NO_TOPICS: Final = b"$kv/ names entries of buckets, which are no topics: use the SDK"
 
 
 class InvalidDestination(Exception):
@@ -52,6 +54,8 @@ def parse_destination(topic: bytes, now_ms: int, is_checked: bool = False) -> De
     flags = 0 if due_ms is None else FLAG_DELAYED
     if is_below(topic, SYS) or is_below(topic, TOPICS) or is_below(topic, AUDIT):
         raise InvalidDestination(ReasonCode.NOT_AUTHORIZED, b"$SYS/, $topics/ and $audit/ are reserved for the node")
+    if is_below(topic, KV):
+        raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, ENTRIES_ARE_NO_TOPICS)
     if is_below(topic, SHARE) or is_below(topic, REPLAY):
         raise InvalidDestination(ReasonCode.TOPIC_NAME_INVALID, b"$share/ and $replay/ are for subscriptions")
     if is_below(topic, INBOX):

@@ -6,6 +6,7 @@ from typing import Final
 from gateway.mqtt.packets import SubscriptionRequest
 from gateway.mqtt.reasons import ReasonCode
 from gateway.topics.browse import parent_levels
+from gateway.topics.destination import ENTRIES_ARE_NO_TOPICS
 from gateway.topics.replay_range import (
     NoSuchStart,
     ReplayPlace,
@@ -17,7 +18,19 @@ from gateway.topics.replay_range import (
     split_replay,
 )
 from matcher.names import has_wildcard, split_shared
-from matcher.reserved import DELAYED, DOLLAR, INBOX, REPLAY, SHARE, SYS, TOPICS, bounded_replay_name, inbox_of, is_below
+from matcher.reserved import (
+    DELAYED,
+    DOLLAR,
+    INBOX,
+    KV,
+    REPLAY,
+    SHARE,
+    SYS,
+    TOPICS,
+    bounded_replay_name,
+    inbox_of,
+    is_below,
+)
 from store.api import MessageStore, StoredSubscription
 
 _FORM: Final = (
@@ -110,6 +123,8 @@ class SubscribeRequest:
             return
         if is_below(name, INBOX) and (group or name != inbox_of(client_id)):
             self.refuse(ReasonCode.NOT_AUTHORIZED, b"only its client may subscribe to an inbox")
+        elif is_below(name, KV):
+            self.refuse(ReasonCode.TOPIC_FILTER_INVALID, ENTRIES_ARE_NO_TOPICS)
         elif is_below(name, DELAYED):
             self.refuse(ReasonCode.TOPIC_FILTER_INVALID, b"a delayed message is delivered to its topic")
         elif self.is_browsing and parent_levels(name) is None:

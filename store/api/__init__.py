@@ -1,6 +1,6 @@
 """The interface to a store: `Store`. The in-process engine implements it, and the client of a remote one.
 
-`Store` is eight small protocols, each in a module with its data classes. A caller that needs only one of them says so
+`Store` is nine small protocols, each in a module with its data classes. A caller that needs only one of them says so
 in its signature. This module re-exports all names, so that callers import from `store.api`.
 
 Everything here is called on the node's event loop. `append` only gathers and returns at once. Queries are coroutines,
@@ -26,6 +26,19 @@ from store.api.accounts import (
     UserState,
 )
 from store.api.appended import Appended
+from store.api.buckets import (
+    MAX_ENTRY_NAME,
+    MAX_ENTRY_VALUE,
+    MAX_TOKEN,
+    BucketChanges,
+    BucketEntry,
+    BucketStore,
+    ChangeOutcome,
+    EntryChange,
+    EntryPage,
+    entry_subject,
+    split_entry_subject,
+)
 from store.api.event_rules import EVENT_RULE, MAX_EVENT_RULES, EventRule, EventRuleStore, event_rule_group
 from store.api.gateways import Attendance, GatewayStore, NamedClaim
 from store.api.groups import (
@@ -86,8 +99,11 @@ from store.api.sessions import Outbound, PendingRetained, SessionState, SessionS
 __all__ = [
     "ALL_ACTIONS",
     "EVENT_RULE",
+    "MAX_ENTRY_NAME",
+    "MAX_ENTRY_VALUE",
     "MAX_ERROR",
     "MAX_EVENT_RULES",
+    "MAX_TOKEN",
     "AccessRequest",
     "AccountStore",
     "Action",
@@ -96,7 +112,11 @@ __all__ = [
     "Attendance",
     "Ban",
     "Bounds",
+    "BucketChanges",
+    "BucketEntry",
+    "BucketStore",
     "BulkReads",
+    "ChangeOutcome",
     "Child",
     "ChildPage",
     "Chunk",
@@ -105,6 +125,8 @@ __all__ = [
     "DeadLetter",
     "DeadLetterReason",
     "Done",
+    "EntryChange",
+    "EntryPage",
     "EventRule",
     "EventRuleStore",
     "Failed",
@@ -156,11 +178,13 @@ __all__ = [
     "UserState",
     "Wants",
     "dead_letter_queue",
+    "entry_subject",
     "event_rule_group",
     "filter_queue",
     "message_queues",
     "partition_of",
     "partition_queue",
+    "split_entry_subject",
     "subscription_queue",
     "topic_queue",
 ]
@@ -199,7 +223,9 @@ class BulkReads(Protocol):
         """Find up to `limit` messages of a parent topic by their key, as `QueueStore.by_key`."""
 
 
-class Store(MessageStore, SessionStore, GroupStore, HeldStore, GatewayStore, AccountStore, EventRuleStore, Protocol):
+class Store(
+    MessageStore, SessionStore, GroupStore, HeldStore, GatewayStore, AccountStore, EventRuleStore, BucketStore, Protocol
+):
     """The log and all its views."""
 
     @property

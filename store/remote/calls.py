@@ -128,6 +128,10 @@ class RemoteCalls(ABC):
     event_rule = _remote(Store.event_rule)
     event_rules = _remote(Store.event_rules)
     event_rule_count = _remote(Store.event_rule_count)
+    entry = _remote(Store.entry)
+    entries = _remote(Store.entries)
+    bucket_changes = _remote(Store.bucket_changes)
+    entry_change = _remote(Store.entry_change)
 
 
 _BY_NAME: Final = {method.name: method for method in METHODS}

@@ -30,6 +30,7 @@ from store.api import (
     dead_letter_queue,
     event_rule_group,
     partition_queue,
+    split_entry_subject,
     subscription_queue,
     topic_queue,
 )
@@ -39,6 +40,7 @@ from store.log.ranges import NO_RANGES, Ranges
 from store.log.writer import SealedBatch
 from store.views.access import Access
 from store.views.access_requests import AccessRequests
+from store.views.buckets import Buckets
 from store.views.database.database import Checkpoint, Database
 from store.views.database.state import State
 from store.views.event_rules import EventRules, is_of_event_rule
@@ -125,6 +127,7 @@ class Views:
         self.groups = Groups(self._state)
         self.access = Access(self._state)
         self.access_requests = AccessRequests(self._state)
+        self.buckets = Buckets(self._state)
         self.producers = Producers(self._state)
         self.gateways = Gateways(self._state)
         self.keys = Keys(self._state, self._index, self._generation_bytes)
@@ -164,6 +167,7 @@ class Views:
         self.position = commit.end
         self.store_time = batch.store_time
         waiting = self._tails.dirty + self._state.count + self.sessions.inbound.changed + self.pops.changed
+        waiting += self.buckets.changed
         self.is_full = (
             waiting >= self._config.checkpoint_keys or self._tails.references >= self._config.checkpoint_references
         )
@@ -185,6 +189,7 @@ class Views:
             return
         self.pops.checkpoint()
         self.sessions.inbound.checkpoint()
+        self.buckets.checkpoint()
         batch = self._database.batch()
         self._state.drain(batch)
         self._tails.drain(index_prefix(self._index.newest), batch.put)
@@ -566,6 +571,16 @@ class Views:
         if self.event_rules.removed(name):
             commit.event_rules.append(name)
 
+    def _fold_entry_put(self, commit: Commit, start: int, subject: bytes, event: control.EntryPut) -> None:
+        bucket, key = split_entry_subject(subject)
+        end = commit.position + start + record.length_of(commit.data, start)
+        self.buckets.put(bucket, key, event, end, record.store_time_of(commit.data, start))
+
+    def _fold_entry_removed(self, commit: Commit, start: int, subject: bytes, event: control.EntryRemoved) -> None:
+        bucket, key = split_entry_subject(subject)
+        end = commit.position + start + record.length_of(commit.data, start)
+        self.buckets.removed(bucket, key, event, end)
+
     def _fold_rules_set(self, commit: Commit, _: int, name: bytes, event: control.RulesSet) -> None:
         self.access.rules_set(name, event.rules)
         commit.rules.append(name)
@@ -660,6 +675,8 @@ class Views:
             Kind.ACCESS_DECIDED: self._fold_access_decided,
             Kind.EVENT_RULE_SET: self._fold_event_rule_set,
             Kind.EVENT_RULE_REMOVED: self._fold_event_rule_removed,
+            Kind.ENTRY_PUT: self._fold_entry_put,
+            Kind.ENTRY_REMOVED: self._fold_entry_removed,
             Kind.PRODUCED: self._fold_produced,
         }
 

@@ -12,7 +12,7 @@ from gateway.mqtt.packets import SubscriptionRequest
 from gateway.topics.destination import InvalidDestination, parse_destination
 from gateway.topics.subscribe_request import SubscribeRequest
 from matcher.names import is_shared, split_shared
-from matcher.reserved import AUDIT, inbox_of, is_below
+from matcher.reserved import AUDIT, KV, inbox_of, is_below
 from store.api import Action, Resource, Rule
 
 _SKIPPED: Final = "does not apply"
@@ -55,6 +55,10 @@ class Verdict:
 def judge(question: Question, rules: Sequence[OwnedRule], by_default: bool) -> Verdict:
     """Decide as a front does. by_default: what it answers when no rule applies. Raises UnusableName."""
     verdict = Verdict()
+    if question.kind == Resource.TOPIC and is_below(question.name, KV):
+        if _ask(question, rules, verdict) is None:
+            verdict.because = "no rule applies, which entries of buckets need"
+        return verdict
     if question.kind != Resource.TOPIC:
         decided = _ask(question, rules, verdict)
         if decided is None:
