@@ -69,7 +69,7 @@ SDK_FLOORS = (
     ("dead_letter", "errors", "properties", "proto", "trace_context"),
     ("arrow", "consumer_options", "lifetime", "message", "trace"),
     ("transport",),
-    ("consuming", "groups", "producing"),
+    ("buckets", "consuming", "groups", "producing"),
     ("replies", "transactions"),
     ("client",),
     ("blocking",),
