@@ -43,7 +43,7 @@ async def outcome(bench: Bench, token: bytes) -> tuple[ChangeOutcome, int]:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_entries_are_kept(bench: Bench, restart: bool):
+async def test_entries_are_kept(bench: Bench, restart: bool) -> None:
     await put(bench, b"a/k", b"1")
     second = await put(bench, b"a/k", b"2")
     await put(bench, b"a/x/y", b"3")
@@ -62,7 +62,7 @@ async def test_entries_are_kept(bench: Bench, restart: bool):
     assert await engine.entries(b"none", b"", None, 9) == EntryPage([], False)
 
 
-async def test_pages_go_on_behind_a_key(bench: Bench):
+async def test_pages_go_on_behind_a_key(bench: Bench) -> None:
     for name in (b"k1", b"k2", b"k3", b"l"):
         await put(bench, b"a/" + name, name)
     page = await bench.engine.entries(b"a", b"k", None, 2)
@@ -74,7 +74,7 @@ async def test_pages_go_on_behind_a_key(bench: Bench):
 
 
 @pytest.mark.engine_only
-async def test_a_page_ends_after_a_megabyte(bench: Bench):
+async def test_a_page_ends_after_a_megabyte(bench: Bench) -> None:
     for number in range(60):
         await put(bench, b"a/%02d" % number, bytes(40_000))
     page = await bench.engine.entries(b"a", b"", None, 100)
@@ -90,7 +90,7 @@ async def test_a_page_ends_after_a_megabyte(bench: Bench):
     assert changes.revision == changes.entries[-1].revision
 
 
-async def test_the_expected_revision_decides(bench: Bench):
+async def test_the_expected_revision_decides(bench: Bench) -> None:
     first = await put(bench, b"a/k", b"1", 0, b"t1")
     assert await outcome(bench, b"t1") == (DONE, first)
     await put(bench, b"a/k", b"2", 0, b"t2")
@@ -105,14 +105,14 @@ async def test_the_expected_revision_decides(bench: Bench):
     assert await values(bench, b"a") == {b"k": b"4"}
 
 
-async def test_the_first_of_two_in_one_batch_wins(bench: Bench):
+async def test_the_first_of_two_in_one_batch_wins(bench: Bench) -> None:
     one, other = control.EntryPut(b"1", 0, b"t1"), control.EntryPut(b"2", 0, b"t2")
     first = await change(bench, one.frame(b"a/k"), other.frame(b"a/k"))
     assert await values(bench, b"a") == {b"k": b"1"}
     assert (await outcome(bench, b"t1"), await outcome(bench, b"t2")) == ((DONE, first), (CONFLICT, first))
 
 
-async def test_a_removal(bench: Bench):
+async def test_a_removal(bench: Bench) -> None:
     first = await put(bench, b"a/k")
     await bench.append(control.EntryRemoved(first + 1, b"t1").frame(b"a/k"))
     assert await outcome(bench, b"t1") == (CONFLICT, first)
@@ -125,7 +125,7 @@ async def test_a_removal(bench: Bench):
     assert await outcome(bench, b"t5") == (CONFLICT, 0)
 
 
-async def test_a_change_is_made_once(bench: Bench):
+async def test_a_change_is_made_once(bench: Bench) -> None:
     first = await put(bench, b"a/k", b"1", None, b"t")
     await put(bench, b"a/k", b"2")
     await put(bench, b"a/k", b"1", None, b"t")
@@ -136,7 +136,7 @@ async def test_a_change_is_made_once(bench: Bench):
 
 
 @pytest.mark.engine_only
-async def test_the_latest_outcomes_are_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+async def test_the_latest_outcomes_are_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "MAX_OUTCOMES", 3)
     for number in range(5):
         await put(bench, b"a/k", b"", None, b"%d" % number)
@@ -145,7 +145,7 @@ async def test_the_latest_outcomes_are_kept(bench: Bench, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_the_record_says_how_much_there_may_be(bench: Bench, restart: bool):
+async def test_the_record_says_how_much_there_may_be(bench: Bench, restart: bool) -> None:
     def frame(key: bytes, value: bytes, token: bytes) -> bytes:
         return control.EntryPut(value, None, token, 2, 20).frame(b"a/" + key)
 
@@ -159,7 +159,7 @@ async def test_the_record_says_how_much_there_may_be(bench: Bench, restart: bool
     assert (await outcome(bench, b"t7"))[0] is DONE
 
 
-async def test_changes_behind_a_revision(bench: Bench):
+async def test_changes_behind_a_revision(bench: Bench) -> None:
     engine = bench.engine
     assert await engine.bucket_changes(b"a", 0, 9) == BucketChanges([], 0, False, False)
     first = await put(bench, b"a/1")
@@ -175,7 +175,7 @@ async def test_changes_behind_a_revision(bench: Bench):
     assert ([each.key for each in found.entries], found.revision, found.more) == ([b"2"], second, True)
 
 
-async def test_a_removal_resets_whoever_has_not_seen_it(bench: Bench):
+async def test_a_removal_resets_whoever_has_not_seen_it(bench: Bench) -> None:
     engine = bench.engine
     first = await put(bench, b"a/1")
     await put(bench, b"a/2")
@@ -220,7 +220,7 @@ def shown(entries: "list[BucketEntry] | tuple[BucketEntry, ...]") -> list[tuple[
 
 @pytest.mark.engine_only
 @pytest.mark.parametrize("seed", range(12))
-async def test_histories(bench: Bench, seed: int):
+async def test_histories(bench: Bench, seed: int) -> None:
     """Random changes, with restarts of which some lose the views, so that the log is folded again. Somebody who polls
     has the same entries as somebody who reads."""
     rng, model, copy = random.Random(seed), Model(), dict[bytes, tuple[bytes, int]]()
