@@ -1,0 +1,1 @@
+"""PostgreSQL: a sink that writes each message once, and a source that reads changes by logical decoding."""

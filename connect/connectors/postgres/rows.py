@@ -1,0 +1,172 @@
+"""From messages to rows of tables."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any, Final
+
+from connect.api import Settings, SinkRecord
+from connect.connectors.postgres.copy_text import NULL, Encoder, column_type
+from connect.connectors.postgres.identifiers import TableName, TableNameFormat, column_problem
+from connect.connectors.postgres.sink import MESSAGE_COLUMNS
+from connect.connectors.postgres.tables import MAX_COLUMNS, Shape, Tables
+
+_MOST_PLANS: Final = 10_000
+_TYPES: Final[Mapping[str, str]] = {
+    "topic": "text NOT NULL",
+    "key": "text",
+    "value": "jsonb",
+    "headers": "jsonb",
+    "stored": "timestamptz",
+    "publisher": "text",
+    "position": "bigint",
+}
+
+
+def _stored(record: SinkRecord) -> str:
+    return datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat()
+
+
+_GETTERS: Final[Mapping[str, Callable[[SinkRecord], Any]]] = {
+    **{name: attrgetter(name) for name in ("topic", "key", "value", "headers", "publisher", "position")},
+    "stored": _stored,
+}
+
+
+@dataclass(slots=True)
+class Row:
+    """A row on its way: its cells, and the messages that it comes from, more than one only in an upsert."""
+
+    shape: Shape
+    cells: list[str]
+    records: list[SinkRecord]
+
+
+@dataclass(slots=True, frozen=True)
+class _Plan:
+    """How messages of one table become rows, if their values have the same fields."""
+
+    shape: Shape
+    fields: tuple[tuple[str, Encoder], ...]
+    left_out: tuple[str, ...]  # fields that have no column, since they were null so far
+
+
+class RowBuilder:
+    """Makes rows, and the tables and columns for them."""
+
+    def __init__(self, settings: Settings, tables: Tables) -> None:
+        self._tables = tables
+        self._format = TableNameFormat(settings["table.name.format"])
+        self._has_fields = settings["table.columns"] == "fields"
+        self._whitelist = settings["fields.whitelist"]
+        self._key_mode, self.key = primary_key(settings)
+        self._message = self._message_columns(settings["message.columns"])
+        self._getters = [_GETTERS[source] for source in self._message.values()]
+        self._plans: dict[tuple[TableName, tuple[str, ...]], _Plan] = {}
+        self._names: dict[str, TableName] = {}
+
+    def _message_columns(self, chosen: list[str] | None) -> dict[str, str]:
+        """What of a message is stored, by the column."""
+        if not chosen:
+            chosen = [] if self._has_fields else [name for name in MESSAGE_COLUMNS if name != "publisher"]
+        columns = {name: name for name in chosen}
+        if self._key_mode in ("record_key", "record_topic"):
+            columns[self.key[0]] = self._key_mode.removeprefix("record_")
+        return columns
+
+    async def row(self, record: SinkRecord) -> Row:
+        """The row of a message. Raises ValueError if it cannot have one."""
+        name = self._name(record.topic)
+        fields = self._fields(record) if self._has_fields else {}
+        names = tuple(fields)
+        plan = self._plans.get((name, names))
+        if plan is None or (plan.left_out and any(fields[each] is not None for each in plan.left_out)):
+            plan = await self._plan(name, fields)
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[name, names] = plan
+        cells = []
+        for get, encode in zip(self._getters, plan.shape.encoders, strict=False):
+            value = get(record)
+            cells.append(NULL if value is None else encode(value))
+        for field, encode in plan.fields:
+            value = fields[field]
+            try:
+                cells.append(NULL if value is None else encode(value))
+            except ValueError as error:
+                raise ValueError(f"{field}: {error}") from None
+        return Row(plan.shape, cells, [record])
+
+    def key_cells(self, row: Row) -> tuple[str, ...]:
+        """The cells of the primary key. Raises ValueError if one is missing."""
+        columns = row.shape.columns
+        cells = tuple(row.cells[columns.index(name)] if name in columns else NULL for name in self.key)
+        if NULL in cells:
+            raise ValueError(f"there is no value for the primary key, {', '.join(self.key)}")
+        return cells
+
+    def merged(self, rows: Iterable[Row]) -> list[Row]:
+        """One row for each primary key: later ones change the columns that they have."""
+        found: dict[tuple[int, tuple[str, ...]], Row] = {}
+        for row in rows:
+            table = row.shape.table
+            key = (id(table), self.key_cells(row))
+            earlier = found.get(key)
+            if earlier is None:
+                found[key] = row
+                continue
+            records = earlier.records
+            records.extend(row.records)
+            if earlier.shape is row.shape:
+                found[key] = Row(row.shape, row.cells, records)
+            else:
+                cells = dict(zip(earlier.shape.columns, earlier.cells, strict=True))
+                cells.update(zip(row.shape.columns, row.cells, strict=True))
+                found[key] = Row(table.shape(tuple(cells)), list(cells.values()), records)
+        return list(found.values())
+
+    def _name(self, topic: str) -> TableName:
+        name = self._names.get(topic)
+        if name is None:
+            if len(self._names) >= _MOST_PLANS:
+                self._names.clear()
+            name = self._names[topic] = self._format.table(topic)
+        return name
+
+    def _fields(self, record: SinkRecord) -> Mapping[str, Any]:
+        value = record.value
+        if not isinstance(value, dict):
+            raise ValueError("the value is no JSON object, so it has no fields")
+        if self._whitelist:
+            return {name: value[name] for name in self._whitelist if name in value}
+        if len(value) > MAX_COLUMNS:
+            raise ValueError(f"the value has {len(value)} fields: at most {MAX_COLUMNS} are stored")
+        return value
+
+    async def _plan(self, name: TableName, fields: Mapping[str, Any]) -> _Plan:
+        for field in fields:
+            problem = f"it is a column of the message, {field}" if field in self._message else column_problem(field)
+            if problem:
+                raise ValueError(f"the value has a field that cannot be a column: {problem}")
+        wanted = {column: _TYPES[source] for column, source in self._message.items()}
+        wanted.update({field: column_type(value) for field, value in fields.items() if value is not None})
+        if not wanted:
+            raise ValueError("the value has no field to store")
+        table = await self._tables.find(name, wanted)
+        known = tuple(field for field in fields if field in table.encoders)
+        shape = table.shape((*self._message, *known))
+        return _Plan(
+            shape,
+            tuple((field, table.encoders[field]) for field in known),
+            tuple(field for field in fields if field not in table.encoders),
+        )
+
+
+def primary_key(settings: Settings) -> tuple[str, tuple[str, ...]]:
+    """The value of `pk.mode` and the columns of the primary key."""
+    mode = settings["pk.mode"]
+    fields = tuple(settings["pk.fields"] or ())
+    if mode in ("record_key", "record_topic") and not fields:
+        fields = (mode.removeprefix("record_"),)
+    return mode, fields if mode != "none" else ()

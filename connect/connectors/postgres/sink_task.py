@@ -1,0 +1,144 @@
+"""A task of `postgres-sink`: rows by COPY, and offsets with them in one transaction."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection
+
+from connect.api import (
+    ConnectError,
+    Partition,
+    RetriableError,
+    Settings,
+    SinkContext,
+    SinkRecord,
+    TransactionalSinkTask,
+)
+from connect.connectors.postgres.connection import connect, is_data_error, primary, translated
+from connect.connectors.postgres.row_writer import RowWriter
+from connect.connectors.postgres.rows import Row, RowBuilder, primary_key
+from connect.connectors.postgres.sink_offsets import SinkOffsets
+from connect.connectors.postgres.tables import Tables
+
+_NO_UNIQUE_INDEX: Final = "42P10"
+_CHANGED: Final = ("42P01", "42703", "42804")  # a table or a column that was there is gone, or another
+
+
+class PostgresSinkTask(TransactionalSinkTask):
+    """Writes messages to tables.
+
+    A row that PostgreSQL refuses fails its whole transaction, which is done again more slowly, without that row.
+    """
+
+    _settings: Settings
+    _context: SinkContext
+    _offsets: SinkOffsets
+    _tables: Tables
+    _rows: RowBuilder
+    _connection: AsyncConnection[Any] | None = None
+
+    async def start(self, settings: Settings, context: SinkContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._upserts = settings["insert.mode"] == "upsert"
+        self._offsets = SinkOffsets(settings["offsets.table"], context.connector)
+        await self._connect()
+
+    async def open(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        try:
+            if self._connection is None or self._connection.closed:
+                await self._connect()
+            else:
+                self._forget_tables(self._connection)
+                await self._connection.execute("DISCARD TEMPORARY")
+            assert self._connection is not None
+            known = await self._offsets.read(self._connection)
+        except psycopg.Error as error:
+            raise translated(error) from None
+        return {each: known[each] for each in partitions if each in known}
+
+    async def put(self, records: Sequence[SinkRecord]) -> None:
+        most = self._settings["batch.size"]
+        try:
+            for at in range(0, len(records), most):
+                await self._store(records[at : at + most])
+        except psycopg.Error as error:
+            if error.sqlstate == _NO_UNIQUE_INDEX:
+                raise ConnectError(f"a table has no unique index on the columns {', '.join(self._rows.key)}") from None
+            if error.sqlstate in _CHANGED:
+                raise RetriableError(f"a table was changed: {primary(error)}") from None
+            raise translated(error) from None
+
+    def committed(self) -> Mapping[Partition, int]:
+        return self._offsets.known
+
+    async def stop(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _connect(self) -> None:
+        await self.stop()
+        self._connection = await connect(self._settings, self._context)
+        try:
+            await self._offsets.create(self._connection)
+        except psycopg.Error as error:
+            raise translated(error) from None
+        self._forget_tables(self._connection)
+
+    def _forget_tables(self, connection: AsyncConnection[Any]) -> None:
+        self._tables = Tables(
+            connection,
+            create=self._settings["auto.create"],
+            evolve=self._settings["auto.evolve"],
+            key=primary_key(self._settings)[1],
+        )
+        self._rows = RowBuilder(self._settings, self._tables)
+
+    async def _store(self, records: Sequence[SinkRecord]) -> None:
+        """Store messages in one transaction."""
+        assert self._connection is not None
+        records = [each for each in records if each.offset >= self._offsets.next(each.partition)]
+        if not records:
+            return
+        rows: list[Row] = []
+        unfit: list[tuple[SinkRecord, str]] = []
+        for record in records:
+            try:
+                row = await self._rows.row(record)
+                if self._rows.key:
+                    self._rows.key_cells(row)
+                rows.append(row)
+            except ValueError as error:
+                unfit.append((record, str(error)))
+        if self._upserts:
+            rows = self._rows.merged(rows)
+            for table in {id(row.shape.table): row.shape.table for row in rows}.values():
+                await self._tables.stage(table)
+        following = {each.partition: each.offset + 1 for each in records}
+        try:
+            await self._commit(rows, unfit, following, carefully=False)
+        except psycopg.Error as error:
+            if not is_data_error(error):
+                raise
+            await self._commit(rows, unfit, following, carefully=True)
+        self._offsets.advanced(following)
+        await self._tables.drop_stages()
+
+    async def _commit(
+        self,
+        rows: Sequence[Row],
+        unfit: Sequence[tuple[SinkRecord, str]],
+        following: Mapping[Partition, int],
+        *,
+        carefully: bool,
+    ) -> None:
+        assert self._connection is not None
+        writer = RowWriter(self._connection, self._rows, upserts=self._upserts)
+        async with self._connection.transaction():
+            await self._offsets.advance(self._connection, following)  # first, so that another task waits here
+            refused = [*unfit, *(await writer.write_carefully(rows) if carefully else await writer.write(rows))]
+            for record, reason in refused:
+                self._context.reject(record, ConnectError(reason))
+            if refused:
+                await self._context.store_rejected()
