@@ -218,13 +218,15 @@ proto: $(ALL) ## generate the gRPC stubs, and the management surface with its de
 	@.ci/debian-package /usr/sbin/mosquitto mosquitto
 	@.ci/debian-package /usr/bin/mosquitto_pub mosquitto-clients
 
-# What else the tests start: clients of MQTT, promtool, which checks the alert rules, and an LDAP server; likewise.
+# What else the tests start: clients of MQTT, promtool, which checks the alert rules, an LDAP server and PostgreSQL;
+# likewise.
 .PHONY: .clients
 .clients: .mosquitto
 	@.ci/debian-package /usr/bin/chromium chromium
 	@.ci/debian-package /usr/bin/node nodejs
 	@.ci/debian-package /usr/bin/promtool prometheus
 	@.ci/debian-package /usr/sbin/slapd slapd
+	@.ci/debian-package '/usr/lib/postgresql/*/bin/postgres' postgresql
 	@.ci/npm-packages tests/system/npm $(NPM)
 
 clean: ## remove what was built; keeps .venv and data

@@ -72,6 +72,8 @@ CONNECTORS: Final = Plugins(
         "influxdb-sink": "connect.connectors.influxdb.sink:InfluxDbSink",
         "mqtt-sink": "connect.connectors.mqtt.sink:MqttSink",
         "mqtt-source": "connect.connectors.mqtt.source:MqttSource",
+        "postgres-sink": "connect.connectors.postgres.sink:PostgresSink",
+        "postgres-source": "connect.connectors.postgres.source:PostgresSource",
         "smtp-sink": "connect.connectors.smtp.sink:SmtpSink",
     },
     {},

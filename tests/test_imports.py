@@ -25,6 +25,7 @@ MAY_IMPORT = {
         "sluice.demo.engine_servers",
         "sluice.demo.picture",
         "sluice.demo.ports",
+        "sluice.demo.postgres_server",
         "sluice.kernel",
         "record",
         "matcher",

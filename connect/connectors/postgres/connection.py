@@ -50,7 +50,7 @@ async def connect(settings: Settings, context: TaskContext, **more: Any) -> Asyn
     given: dict[str, Any] = {
         "application_name": f"sluice-{context.connector}-{context.task}",
         **_PARAMETERS,
-        **parameters(settings),
+        **parameters(settings, context),
     }
     try:
         # Without prepared statements, poolers may stand between, and no plan survives a change of a table.

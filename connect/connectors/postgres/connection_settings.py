@@ -4,14 +4,13 @@ import re
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from connect.api import Importance, Setting, Settings, SettingType
+from connect.api import Importance, Setting, Settings, SettingType, TaskContext
+from connect.connectors.common.tls import TLS
 
 DEFAULT_PORT: Final = 5432
 _SCHEMES: Final = ("postgresql", "postgres")
 # Others could read files of the worker or lead it to hosts that nobody checked.
-_PARAMETERS: Final = frozenset(
-    {"application_name", "channel_binding", "options", "sslmode", "sslrootcert", "target_session_attrs"}
-)
+_PARAMETERS: Final = frozenset({"application_name", "channel_binding", "options", "sslmode", "target_session_attrs"})
 _REFERENCE: Final = re.compile(r"\$\{[^}]*\}")  # to a secret, which only the worker resolves
 
 
@@ -61,12 +60,18 @@ CONNECTION_SETTINGS: Final = (
         importance=Importance.HIGH,
         check=_uri_problem,
     ),
+    *(each for each in TLS if each.name == "ssl.truststore.location"),
     Setting("connection.user", "The role.", importance=Importance.HIGH),
     Setting("connection.password", "The password of the role.", SettingType.PASSWORD, importance=Importance.HIGH),
 )
 
 
-def parameters(settings: Settings) -> dict[str, str]:
-    """What libpq takes beside the URI."""
+def parameters(settings: Settings, context: TaskContext) -> dict[str, str]:
+    """What libpq takes beside the URI. Raises `ConnectError` if a file of certificates is not allowed."""
     given = {"user": settings["connection.user"], "password": settings["connection.password"]}
+    trusted = settings["ssl.truststore.location"]
+    if trusted:
+        given["sslrootcert"] = str(context.require_path(trusted))
+    elif "sslmode=verify-full" in settings["connection.uri"]:
+        given["sslrootcert"] = "system"
     return {name: value for name, value in given.items() if value}

@@ -4,9 +4,14 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from connect.api import DataError, SinkRecord
+from connect.connectors.common.placeholders import Name
+
 MAX_IDENTIFIER_BYTES: Final = 63  # NAMEDATALEN - 1: PostgreSQL would cut longer ones, and two could become one
 _SYSTEM_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
-_PLACEHOLDER: Final = re.compile(r"\$\{([^}]*)\}")
+_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*\}")
+_OF_MESSAGE: Final = re.compile(r"\$\{(?!topic\}|level\d)")  # what two messages of a topic may have differently
+_MOST_TOPICS: Final = 10_000
 
 
 def quoted(name: str) -> str:
@@ -45,9 +50,9 @@ class TableName:
 
 
 class TableNameFormat:
-    """`table.name.format`: ${topic} is the topic, ${level1} its first level.
+    """`table.name.format`: a name with placeholders.
 
-    A dot of the format divides the schema from the table. A dot of a topic is part of the name.
+    A dot of the format divides the schema from the table. A dot of a message is part of the name.
     """
 
     def __init__(self, text: str) -> None:
@@ -56,32 +61,24 @@ class TableNameFormat:
         if literal.count(".") > 1:
             raise ValueError("it has one dot at most, between a schema and a table")
         at = literal.find(".")
-        self._schema = self._checked(text[: max(at, 0)])
-        self._name = self._checked(text[at + 1 :])
-        if at == 0 or not self._name:
+        if at == 0 or at == len(text) - 1:
             raise ValueError("a name is empty")
+        self._schema = Name(text[:at]) if at > 0 else None
+        self._name = Name(text[at + 1 :])
+        self._is_of_topic = not _OF_MESSAGE.search(text)
+        self._known: dict[str, TableName] = {}  # by topic, if nothing else decides
 
-    @staticmethod
-    def _checked(text: str) -> str:
-        for name in _PLACEHOLDER.findall(text):
-            if name != "topic" and not re.fullmatch(r"level[1-9][0-9]?", name):
-                raise ValueError(f"there is no ${{{name}}}: there are ${{topic}}, ${{level1}}, ${{level2}} …")
-        return text
-
-    def table(self, topic: str) -> TableName:
-        """The table for a topic. Raises ValueError if there is none."""
-        levels = topic.split("/")
-
-        def value(found: re.Match[str]) -> str:
-            if found[1] == "topic":
-                return topic
-            number = int(found[1].removeprefix("level"))
-            if number > len(levels):
-                raise ValueError(f"the topic has no level {number}")
-            return levels[number - 1]
-
-        schema, name = _PLACEHOLDER.sub(value, self._schema), _PLACEHOLDER.sub(value, self._name)
-        problem = identifier_problem(name) or (identifier_problem(schema) if self._schema else None)
+    def table(self, record: SinkRecord) -> TableName:
+        """The table of a message. Raises `DataError` if it has none."""
+        known = self._known.get(record.topic)
+        if known is not None:
+            return known
+        made = TableName("" if self._schema is None else self._schema.of(record), self._name.of(record))
+        problem = identifier_problem(made.name) or (identifier_problem(made.schema) if self._schema else None)
         if problem:
-            raise ValueError(problem)
-        return TableName(schema, name)
+            raise DataError(problem)
+        if self._is_of_topic:
+            if len(self._known) >= _MOST_TOPICS:
+                self._known.clear()
+            self._known[record.topic] = made
+        return made

@@ -2,35 +2,20 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, Final
 
 from connect.api import Settings, SinkRecord
+from connect.connectors.common.values import iso
 from connect.connectors.postgres.copy_text import NULL, Encoder, column_type
 from connect.connectors.postgres.identifiers import TableName, TableNameFormat, column_problem
-from connect.connectors.postgres.sink import MESSAGE_COLUMNS
+from connect.connectors.postgres.message_columns import MESSAGE_COLUMNS
 from connect.connectors.postgres.tables import MAX_COLUMNS, Shape, Tables
 
 _MOST_PLANS: Final = 10_000
-_TYPES: Final[Mapping[str, str]] = {
-    "topic": "text NOT NULL",
-    "key": "text",
-    "value": "jsonb",
-    "headers": "jsonb",
-    "stored": "timestamptz",
-    "publisher": "text",
-    "position": "bigint",
-}
-
-
-def _stored(record: SinkRecord) -> str:
-    return datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat()
-
-
 _GETTERS: Final[Mapping[str, Callable[[SinkRecord], Any]]] = {
     **{name: attrgetter(name) for name in ("topic", "key", "value", "headers", "publisher", "position")},
-    "stored": _stored,
+    "stored_at": lambda record: iso(record.timestamp_ms),
 }
 
 
@@ -64,7 +49,6 @@ class RowBuilder:
         self._message = self._message_columns(settings["message.columns"])
         self._getters = [_GETTERS[source] for source in self._message.values()]
         self._plans: dict[tuple[TableName, tuple[str, ...]], _Plan] = {}
-        self._names: dict[str, TableName] = {}
 
     def _message_columns(self, chosen: list[str] | None) -> dict[str, str]:
         """What of a message is stored, by the column."""
@@ -76,8 +60,8 @@ class RowBuilder:
         return columns
 
     async def row(self, record: SinkRecord) -> Row:
-        """The row of a message. Raises ValueError if it cannot have one."""
-        name = self._name(record.topic)
+        """The row of a message. Raises ValueError or `DataError` if it cannot have one."""
+        name = self._format.table(record)
         fields = self._fields(record) if self._has_fields else {}
         names = tuple(fields)
         plan = self._plans.get((name, names))
@@ -126,14 +110,6 @@ class RowBuilder:
                 found[key] = Row(table.shape(tuple(cells)), list(cells.values()), records)
         return list(found.values())
 
-    def _name(self, topic: str) -> TableName:
-        name = self._names.get(topic)
-        if name is None:
-            if len(self._names) >= _MOST_PLANS:
-                self._names.clear()
-            name = self._names[topic] = self._format.table(topic)
-        return name
-
     def _fields(self, record: SinkRecord) -> Mapping[str, Any]:
         value = record.value
         if not isinstance(value, dict):
@@ -149,7 +125,7 @@ class RowBuilder:
             problem = f"it is a column of the message, {field}" if field in self._message else column_problem(field)
             if problem:
                 raise ValueError(f"the value has a field that cannot be a column: {problem}")
-        wanted = {column: _TYPES[source] for column, source in self._message.items()}
+        wanted = {column: MESSAGE_COLUMNS[source] for column, source in self._message.items()}
         wanted.update({field: column_type(value) for field, value in fields.items() if value is not None})
         if not wanted:
             raise ValueError("the value has no field to store")

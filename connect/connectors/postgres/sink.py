@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Final
 
 from connect.api import Importance, Setting, Settings, SettingType, SinkConnector, SinkTask
+from connect.connectors.common.placeholders import KINDS
 from connect.connectors.postgres.connection_settings import CONNECTION_SETTINGS
 from connect.connectors.postgres.identifiers import TableNameFormat, column_problem
-
-MESSAGE_COLUMNS: Final = ("topic", "key", "value", "headers", "stored", "publisher", "position")
+from connect.connectors.postgres.message_columns import MESSAGE_COLUMNS
 
 
 def _format_problem(text: str) -> str | None:
@@ -32,8 +31,7 @@ class PostgresSink(SinkConnector):
         *CONNECTION_SETTINGS,
         Setting(
             "table.name.format",
-            "The table of a message, perhaps behind a schema and a dot. ${topic} stands for its topic, ${level1} for "
-            "the first level of its topic.",
+            f"The table of a message, perhaps behind a schema and a dot: a name with {KINDS} of the message in it.",
             default="${level1}",
             importance=Importance.HIGH,
             check=_format_problem,
@@ -51,7 +49,7 @@ class PostgresSink(SinkConnector):
             "Which columns tell of the message. By default, all but publisher if table.columns is message, and none if "
             "it is fields.",
             SettingType.LIST,
-            choices=MESSAGE_COLUMNS,
+            choices=tuple(MESSAGE_COLUMNS),
         ),
         Setting(
             "fields.whitelist",

@@ -8,6 +8,7 @@ from psycopg import AsyncConnection
 
 from connect.api import (
     ConnectError,
+    DataError,
     Partition,
     RetriableError,
     Settings,
@@ -109,7 +110,7 @@ class PostgresSinkTask(TransactionalSinkTask):
                 if self._rows.key:
                     self._rows.key_cells(row)
                 rows.append(row)
-            except ValueError as error:
+            except (DataError, ValueError) as error:
                 unfit.append((record, str(error)))
         if self._upserts:
             rows = self._rows.merged(rows)
@@ -139,6 +140,6 @@ class PostgresSinkTask(TransactionalSinkTask):
             await self._offsets.advance(self._connection, following)  # first, so that another task waits here
             refused = [*unfit, *(await writer.write_carefully(rows) if carefully else await writer.write(rows))]
             for record, reason in refused:
-                self._context.reject(record, ConnectError(reason))
+                self._context.reject(record, DataError(reason))
             if refused:
                 await self._context.store_rejected()

@@ -31,6 +31,8 @@ class Context:
     asked: list[tuple[str, int]] = field(default_factory=list)
     rejected: list[tuple[SinkRecord, Exception]] = field(default_factory=list)
     stored_rejects: int = 0  # how many of them are stored as dead letters
+    is_tolerant: bool = True
+    offsets: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by source
 
     async def require_allowed(self, host: str, port: int) -> None:
         self.asked.append((host, port))
@@ -44,11 +46,13 @@ class Context:
     def require_path(self, path: str) -> Path:
         return Path(path).resolve()
 
-    async def store_rejected(self) -> None:
-        self.stored_rejects = len(self.rejected)
-
     async def offset(self, source: str = "") -> Mapping[str, Any] | None:
-        return None
+        return self.offsets.get(source)
+
+    async def store_rejected(self) -> None:
+        if not self.is_tolerant:
+            raise ConnectError(str(self.rejected[-1][1]))
+        self.stored_rejects = len(self.rejected)
 
     def reject(self, record: SinkRecord, error: Exception) -> None:
         self.rejected.append((record, error))

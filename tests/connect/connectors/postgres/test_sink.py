@@ -12,7 +12,7 @@ from connect.api import ConnectError, Partition, RetriableError, SinkRecord
 from connect.connectors.postgres.sink import PostgresSink
 from connect.connectors.postgres.sink_task import PostgresSinkTask
 from sluice.demo.postgres_server import PostgresServer
-from tests.connect.tasks import Context, settings_of, sink_record
+from tests.connect.connectors.harness import Context, reasons, sent, settings_of
 
 Database = psycopg.AsyncConnection[Any]
 Start = Callable[..., Any]
@@ -24,10 +24,11 @@ async def start(server: PostgresServer, database: Database) -> AsyncIterator[Sta
     """Starts a task with settings, in a context of its own."""
     tasks: list[PostgresSinkTask] = []
 
-    async def started(context: Context | None = None, **given: object) -> tuple[PostgresSinkTask, Context]:
+    async def started(context: Context | None = None, **given: str) -> tuple[PostgresSinkTask, Context]:
         task, context = PostgresSinkTask(), context or Context()
         tasks.append(task)
-        settings = settings_of(PostgresSink, **{**server.settings, "auto.create": "true", **given})
+        given = {name.replace("__", "."): text for name, text in given.items()}
+        settings = settings_of(PostgresSink(), {**server.settings, "auto.create": "true", **given})
         await task.start(settings, context)
         await task.open([FLEET])
         return task, context
@@ -35,6 +36,10 @@ async def start(server: PostgresServer, database: Database) -> AsyncIterator[Sta
     yield started
     for task in tasks:
         await task.stop()
+
+
+def sink_record(offset: int, value: Any, topic: str = "fleet/a/temp", **fields: Any) -> SinkRecord:
+    return sent(topic, value, offset, position=1000 + offset, **fields)
 
 
 async def rows(database: Database, query: str) -> list[tuple[Any, ...]]:
@@ -58,7 +63,7 @@ async def test_messages_are_rows_with_their_value_as_jsonb(start: Start, databas
         ("fleet/a/temp", None, None, [], 1001),
         ("fleet/a/temp", None, [1, None, True], [], 1002),
     ]
-    assert await rows(database, "SELECT extract(epoch FROM stored)::text FROM fleet WHERE position = 1000") == [
+    assert await rows(database, "SELECT extract(epoch FROM stored_at)::text FROM fleet WHERE position = 1000") == [
         ("1700000000.123000",)
     ]
     assert task.committed() == {FLEET: 3}
@@ -122,12 +127,12 @@ async def test_bad_records_are_rejected_alone(start: Start, database: Database) 
     good[7].value = "no object"
     await task.put(good)
     assert sorted(record.offset for record, _ in context.rejected) == sorted([*bad, 7])
-    assert context.stored == len(context.rejected)
+    assert context.stored_rejects == len(context.rejected)
     assert await rows(database, "SELECT count(*), count(DISTINCT id) FROM fleet") == [(1990, 1990)]
-    reasons = {record.offset: reason for record, reason in context.rejected}
-    assert reasons[3] == "id: a whole number is expected, not a text"
-    assert "violates check constraint" in reasons[501]
-    assert "invalid input syntax" in reasons[1000]
+    why = {record.offset: str(error) for record, error in context.rejected}
+    assert why[3] == "id: a whole number is expected, not a text"
+    assert "violates check constraint" in why[501]
+    assert "invalid input syntax" in why[1000]
     assert task.committed() == {FLEET: 2000}
 
 
@@ -154,7 +159,7 @@ async def test_all_rows_are_bad(start: Start, database: Database) -> None:
 
 async def test_a_task_that_tolerates_nothing_commits_nothing(start: Start, database: Database) -> None:
     task, context = await start()
-    context.tolerant = False
+    context.is_tolerant = False
     with pytest.raises(ConnectError, match="invalid input syntax"):
         await task.put([sink_record(0, 1), sink_record(1, b"{")])
     assert await task.open([FLEET]) == {}
@@ -162,7 +167,7 @@ async def test_a_task_that_tolerates_nothing_commits_nothing(start: Start, datab
 
 
 async def test_tables_and_columns_are_made_for_fields(start: Start, database: Database) -> None:
-    task, context = await start(table__columns="fields", auto__evolve="true", message__columns="topic,stored")
+    task, context = await start(table__columns="fields", auto__evolve="true", message__columns="topic,stored_at")
     await task.put([sink_record(0, {"t": 20, "ok": True, "gone": None}), sink_record(1, {"t": 20.5, "tags": ["a"]})])
     await task.put([sink_record(2, {"gone": "back", "o": {"x": 1}})])
     assert context.rejected == []
@@ -176,7 +181,7 @@ async def test_tables_and_columns_are_made_for_fields(start: Start, database: Da
     assert [record.offset for record, _ in context.rejected] == [3, 4, 5]
 
 
-async def test_only_fields_of_the_list_are_stored(start: Start, database: Database) -> None:
+async def test_only_fields_of_the_list_are_stored_at(start: Start, database: Database) -> None:
     task, _ = await start(table__columns="fields", fields__whitelist="t,h", auto__evolve="true")
     await task.put([sink_record(0, {"t": 1, "other": 2}), sink_record(1, {"h": 3, "other": 2})])
     assert await rows(database, "SELECT * FROM fleet ORDER BY t") == [(1.0, None), (None, 3.0)]
@@ -283,10 +288,10 @@ async def test_names_that_are_too_long(start: Start, database: Database) -> None
 async def test_a_missing_table_and_column(start: Start, database: Database) -> None:
     task, context = await start(auto__create="false")
     await task.put([sink_record(0, 1)])
-    assert "there is no table" in context.rejected[0][1]
+    assert "there is no table" in reasons(context)[0]
     await database.execute("CREATE TABLE fleet (topic text)")
     await task.put([sink_record(1, 1)])
-    assert 'no column "key", "value"' in context.rejected[1][1]
+    assert 'no column "key", "value"' in reasons(context)[1]
 
 
 async def test_a_table_that_is_dropped_is_made_again(start: Start, database: Database) -> None:

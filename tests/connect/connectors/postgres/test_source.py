@@ -12,7 +12,7 @@ from connect.api import ConnectError, RetriableError, SourceRecord
 from connect.connectors.postgres.source import PostgresSource
 from connect.connectors.postgres.source_task import PostgresSourceTask
 from sluice.demo.postgres_server import PostgresServer
-from tests.connect.tasks import Context, settings_of
+from tests.connect.connectors.harness import Context, settings_of
 from tests.waiting import patience
 
 Database = psycopg.AsyncConnection[Any]
@@ -24,10 +24,11 @@ async def start(server: PostgresServer, database: Database) -> AsyncIterator[Sta
     """Starts a task. The slot and the publication of the test go with it."""
     tasks: list[PostgresSourceTask] = []
 
-    async def started(context: Context | None = None, **given: object) -> PostgresSourceTask:
+    async def started(context: Context | None = None, **given: str) -> PostgresSourceTask:
         task = PostgresSourceTask()
         tasks.append(task)
-        settings = settings_of(PostgresSource, **{**server.settings, "topic.prefix": "pg", **given})
+        given = {name.replace("__", "."): text for name, text in given.items()}
+        settings = settings_of(PostgresSource(), {**server.settings, "topic.prefix": "pg", **given})
         await task.start(settings, context or Context())
         return task
 
@@ -42,8 +43,8 @@ async def start(server: PostgresServer, database: Database) -> AsyncIterator[Sta
 
 async def until_rows(database: Database, query: str, expected: list[tuple[Any, ...]]) -> None:
     async with patience():
-        while await rows(database, query) != expected:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110 (the condition is at the server)
+        while await rows(database, query) != expected:  # noqa: ASYNC110 (it is a condition of the server)
+            await asyncio.sleep(0.01)
 
 
 async def until_slots_are_free(database: Database) -> None:
@@ -309,7 +310,7 @@ async def test_names_that_topics_cannot_have(start: Start, database: Database) -
 async def test_a_slot_that_is_gone_is_an_error(start: Start, database: Database) -> None:
     await database.execute("CREATE TABLE t (k integer)")
     with pytest.raises(ConnectError, match="the replication slot sluice is gone"):
-        await start(Context(offset={"lsn": 1, "change": 1}))
+        await start(Context(offsets={"": {"lsn": 1, "change": 1}}))
 
 
 async def test_what_is_missing_is_said(start: Start, database: Database) -> None:
