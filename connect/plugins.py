@@ -70,6 +70,7 @@ CONNECTORS: Final = Plugins(
         "file-source": "connect.connectors.file.source:FileSource",
         "http-sink": "connect.connectors.http.sink:HttpSink",
         "influxdb-sink": "connect.connectors.influxdb.sink:InfluxDbSink",
+        "object-store-sink": "connect.connectors.object_store.sink:ObjectStoreSink",
         "mqtt-sink": "connect.connectors.mqtt.sink:MqttSink",
         "mqtt-source": "connect.connectors.mqtt.source:MqttSource",
         "postgres-sink": "connect.connectors.postgres.sink:PostgresSink",

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from connect.api import DataError, SinkRecord
-from connect.connectors.common.values import at_path, parsed
+from connect.connectors.common.values import at_path, iso, parsed
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^}]*)\}")
 _LEVEL: Final = re.compile(r"level([1-9][0-9]?)")
-KINDS: Final = "${topic}, ${level1}, ${level2}, …, ${key}, ${header.NAME} and ${value.PATH}"
+KINDS: Final = (
+    "${topic}, ${level1}, ${level2}, …, ${key}, ${header.NAME}, ${value.PATH}, ${partition}, ${date} and ${hour} (UTC, "
+    "of the time at which it was stored)"
+)
 
 Read = Callable[[SinkRecord], Any]
 
@@ -45,6 +48,14 @@ class Name:
         return len(self._parts) == 1
 
 
+_SIMPLE: Final[dict[str, Read]] = {
+    "topic": lambda record: record.topic,
+    "partition": lambda record: record.partition.number,
+    "date": lambda record: iso(record.timestamp_ms)[:10],
+    "hour": lambda record: iso(record.timestamp_ms)[11:13],
+}
+
+
 def problem_of(text: str) -> str | None:
     """What is wrong with a text with placeholders, for `Setting.check`."""
     try:
@@ -59,8 +70,8 @@ def _reader(name: str) -> Read:
     if level := _LEVEL.fullmatch(name):
         number = int(level[1])
         return lambda record: _level(record, number)
-    if name == "topic":
-        return lambda record: record.topic
+    if name in _SIMPLE:
+        return _SIMPLE[name]
     if name == "key":
         return lambda record: _there(record.key, "a key")
     if kind == "header" and rest:

@@ -1,0 +1,1 @@
+"""Files in object stores (S3, Google Cloud Storage, Azure) and in folders."""
