@@ -73,6 +73,8 @@ CONNECTORS: Final = Plugins(
         "object-store-sink": "connect.connectors.object_store.sink:ObjectStoreSink",
         "mqtt-sink": "connect.connectors.mqtt.sink:MqttSink",
         "mqtt-source": "connect.connectors.mqtt.source:MqttSource",
+        "nats-sink": "connect.connectors.nats.sink:NatsSink",
+        "nats-source": "connect.connectors.nats.source:NatsSource",
         "postgres-sink": "connect.connectors.postgres.sink:PostgresSink",
         "postgres-source": "connect.connectors.postgres.source:PostgresSource",
         "smtp-sink": "connect.connectors.smtp.sink:SmtpSink",

@@ -81,7 +81,7 @@ async def test_sink_passes_properties_on(broker: Mosquitto) -> None:
         (message,) = await received(client, 1)
     assert (message.topic.value, message.payload, message.qos) == ("site/7/temp", b'{"t":21.5}', 1)
     properties = message.properties
-    assert properties.UserProperty[:3] == [("a", "1"), ("a", "2"), (CLUSTER, "here")]
+    assert properties.UserProperty == [("a", "1"), ("a", "2"), (CLUSTER, f"here,127.0.0.1:{broker.port}")]
     assert (properties.ContentType, properties.ResponseTopic) == ("application/json", "answers/7")
     assert properties.CorrelationData == b"\x00\x01"
 

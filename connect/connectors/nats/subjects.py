@@ -1,0 +1,21 @@
+"""Topics as subjects and back: levels are tokens, `a/b` is `a.b`."""
+
+import re
+from typing import Final
+
+from connect.api import DataError
+
+_TOKEN: Final = re.compile(r"[^\s.*>\x00-\x1f\x7f]+")
+
+
+def subject_of(topic: str) -> str:
+    """Raises `DataError` for a topic that no subject is for: a level is empty, or has a space or one of `.*>`."""
+    levels = topic.split("/")
+    if not all(map(_TOKEN.fullmatch, levels)):
+        raise DataError(f"{topic[:100]!r} is no subject: a level is empty, or has a space or one of . * >")
+    return ".".join(levels)
+
+
+def topic_of(subject: str) -> str:
+    """A token may have a slash: then it is several levels."""
+    return subject.replace(".", "/")
