@@ -15,13 +15,13 @@ from sluice.commands.access import acl, audit, auth, ban, role, user
 from sluice.commands.analytics import history, sql, stream
 from sluice.commands.clients import client, service, trace
 from sluice.commands.messages import find, group, held, message, pub, rule, sub, topic, topics
-from sluice.commands.node import cluster, config, doctor, serve, top
+from sluice.commands.node import cluster, config, connect, doctor, serve, top
 from sluice.commands.storage import backup, log, restore, show
 from sluice.console.command import CommandError
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
 # The packages of the distribution. A missing one is a bug, not a missing extra.
-PACKAGES: Final = ("cloud_sdk", "gateway", "matcher", "notify", "record", "sluice", "store", "streaming")
+PACKAGES: Final = ("cloud_sdk", "connect", "gateway", "matcher", "notify", "record", "sluice", "store", "streaming")
 # Errors of other packages whose text is for the user, by module.
 EXPECTED: Final = {
     "cloud_sdk.errors": "SluiceError",
@@ -31,7 +31,7 @@ EXPECTED: Final = {
     "streaming.sql": "QueryError",
 }
 # The extra of `pyproject.toml` that a command needs. Other commands need `node`, or none (`find`, `topics`).
-EXTRAS: Final = {"demo": "demo", "history": "history", "sql": "spark", "stream": "spark"}
+EXTRAS: Final = {"connect": "connect", "demo": "demo", "history": "history", "sql": "spark", "stream": "spark"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in (
         serve,
+        connect,
         demo,
         pub,
         sub,

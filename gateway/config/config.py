@@ -23,6 +23,8 @@ from gateway.config.auth import check as check_auth
 from gateway.config.buckets import BucketsConfig
 from gateway.config.cluster import ClusterConfig
 from gateway.config.cluster import check as check_cluster
+from gateway.config.connect import ConnectConfig
+from gateway.config.connect import check as check_connect
 from gateway.config.events import EventsConfig
 from gateway.config.events import check as check_events
 from gateway.config.limits import check_table, one_of, setting, wrong_values
@@ -86,6 +88,7 @@ class Config:
     tier: TierConfig = field(default_factory=TierConfig)
     buckets: BucketsConfig = field(default_factory=BucketsConfig)
     events: EventsConfig = field(default_factory=EventsConfig)
+    connect: ConnectConfig = field(default_factory=ConnectConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     otel: OtelConfig = field(default_factory=OtelConfig)
@@ -120,7 +123,7 @@ def load(
         for key, override in (overrides or {}).items():
             if override is not None:
                 _set(config, key, override, "the command line")
-        reveal_secrets(config.cluster, config.tier, config.auth, config.otel, environ)
+        reveal_secrets(config.cluster, config.tier, config.auth, config.otel, config.connect, environ)
         check(config)
     except ConfigError as error:
         raise _with_line(error, config, str(path), text) from None
@@ -384,6 +387,7 @@ def _check_grpc(config: Config) -> None:
 
 def _check_events(config: Config) -> None:
     _require("events.", check_events(config.events))
+    _require("connect.", check_connect(config.connect))
 
 
 def _check_listeners(config: Config) -> None:

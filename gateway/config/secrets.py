@@ -12,6 +12,7 @@ from typing import Final
 
 from gateway.config.auth import AuthConfig
 from gateway.config.cluster import ClusterConfig, Options
+from gateway.config.connect import ConnectConfig
 from gateway.config.otel import OtelConfig
 from gateway.config.tier import TierConfig
 from gateway.config.values import ConfigError
@@ -22,7 +23,12 @@ _MAX_BYTES: Final = 65_536  # of a secret
 
 
 def reveal_secrets(
-    cluster: ClusterConfig, tier: TierConfig, auth: AuthConfig, otel: OtelConfig, environ: Mapping[str, str]
+    cluster: ClusterConfig,
+    tier: TierConfig,
+    auth: AuthConfig,
+    otel: OtelConfig,
+    connect: ConnectConfig,
+    environ: Mapping[str, str],
 ) -> None:
     """Replace the references to secrets in the settings that may have secrets. Raises ConfigError."""
     cluster.log = _reveal("cluster.log", cluster.log, environ)
@@ -31,6 +37,7 @@ def reveal_secrets(
     tier.options = _reveal_options("tier.options", tier.options, environ)
     auth.http.token = _reveal("auth.http.token", auth.http.token, environ)
     auth.ldap.bind_password = _reveal("auth.ldap.bind_password", auth.ldap.bind_password, environ)
+    connect.password = _reveal("connect.password", connect.password, environ)
     otel.headers = _reveal_options("otel.headers", otel.headers, environ)
     for number, plugin in enumerate(auth.plugins):
         plugin.options = _reveal_options(f"auth.plugins[{number}].options", plugin.options, environ)

@@ -12,7 +12,7 @@ MASK: Final = "***"
 _SECRETS: Final = frozenset(
     ("cluster.options", "tier.options", "otel.headers")
 )  # tables whose values may be credentials
-_TEXTS: Final = frozenset(("auth.http.token", "auth.ldap.bind_password"))  # that are secrets
+_TEXTS: Final = frozenset(("auth.http.token", "auth.ldap.bind_password", "connect.password"))  # that are secrets
 _PLUGINS: Final = "auth.plugins"  # whose options may be credentials
 _ADDRESSES: Final = frozenset(("cluster.log", "tier.store"))  # which may have user and password in them
 _CREDENTIALS: Final = re.compile(r"[^/,@]+(?=@)")

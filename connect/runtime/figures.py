@@ -1,0 +1,36 @@
+"""The figures of a task, which go into the heartbeat of its worker."""
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_MAX_ERROR = 500  # characters
+
+
+@dataclass(slots=True)
+class Figures:
+    """Counts since the worker took the task."""
+
+    records_in: int = 0  # read: from the log, or from the other system
+    records_out: int = 0  # delivered, or stored
+    dropped: int = 0  # by a transform
+    failed: int = 0  # could not be converted, transformed or delivered
+    dead: int = 0  # of them, dead letters
+    retried: int = 0  # calls that were repeated
+    last_error: str = ""
+    last_error_ms: int = 0  # since 1970-01-01 UTC
+
+    def note(self, error: BaseException) -> None:
+        """Keep an error for people."""
+        self.last_error = error_text(error)
+        self.last_error_ms = int(time.time() * 1000)
+
+    def fields(self) -> dict[str, Any]:
+        """For the heartbeat."""
+        return asdict(self)
+
+
+def error_text(error: BaseException) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"

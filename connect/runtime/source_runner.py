@@ -1,0 +1,161 @@
+"""Runs a source task: poll, convert, store messages, then store offsets. Messages are stored at least once."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cloud_sdk import InvalidArgument, OutgoingMessage, RevisionConflict, SluiceError
+from connect.api import ConnectError, DataError, RetriableError, SourceConnector, SourceRecord, SourceTask
+from connect.runtime.entries import OFFSET, Bucket, TaskId, packed
+from connect.runtime.job import Context, Job, Runner, is_transient
+from connect.runtime.retries import Stopped
+from connect.runtime.waiting import first_of
+
+_MAX_SOURCES = 10_000  # of a task
+
+
+class SourceContextOfTask(Context):
+    """The offsets of a task, in the bucket.
+
+    They are written by compare-and-set. So a task that goes on although another worker has it now stops at its next
+    write, or makes the other one read them again.
+    """
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._id = job.id
+        self._bucket: Bucket = job.bucket
+        self._known: dict[str, tuple[int, Mapping[str, Any] | None]] = {}  # revision and offset, by source
+
+    async def offset(self, source: str = "") -> Mapping[str, Any] | None:
+        if source not in self._known:
+            if len(self._known) >= _MAX_SOURCES:
+                raise ConnectError(f"a task has at most {_MAX_SOURCES} sources with offsets")
+            entry = await self._bucket.get(self._id.offset(source))
+            own = (0, None) if entry is None else (entry.revision, json.loads(entry.value))
+            self._known[source] = own if own[1] is not None else (own[0], await self._of_others(source))
+        return self._known[source][1]
+
+    async def store(self, offsets: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store offsets, by source. Raises `RevisionConflict` if another worker has stored one."""
+        for source, offset in offsets.items():
+            await self.offset(source)
+            revision = self._known[source][0]
+            revision = await self._bucket.put(self._id.offset(source), packed(offset), revision=revision)
+            self._known[source] = (revision, offset)
+
+    async def _of_others(self, source: str) -> Mapping[str, Any] | None:
+        """The newest offset that another task of the connector has stored: it had the source before `tasks.max`
+        changed."""
+        keys = TaskId(self._id.connector, 0).offset(source).removeprefix(f"{OFFSET}{self._id.connector}/0/")
+        entries = self._bucket.entries(f"{OFFSET}{self._id.connector}/")
+        others = [each async for each in entries if each.key.split("/", 3)[3:] == [keys]]
+        newest = max(others, key=lambda each: each.revision, default=None)
+        return None if newest is None else json.loads(newest.value)
+
+
+class SourceRunner(Runner):
+    """Runs one source task."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._context = SourceContextOfTask(job)
+
+    async def run(self) -> None:
+        connector = self.job.configuration.connector
+        assert isinstance(connector, SourceConnector)
+        try:
+            task = await self.started(connector.task, lambda task: task.start(self.job.settings, self._context))
+        except Stopped:
+            return
+        try:
+            while (records := await self._polled(task)) is not None:
+                await self._store(task, records)
+        except Stopped:
+            return
+        finally:
+            await self.stopped(task)
+
+    async def _polled(self, task: SourceTask) -> Sequence[SourceRecord] | None:
+        """The next records; None: the task is asked to stop."""
+        retry = self.retry()
+        while not self.job.stopping.is_set():
+            poll = asyncio.ensure_future(task.poll())
+            await first_of(poll, self.job.stopping)
+            if not poll.done():
+                poll.cancel()
+                await asyncio.wait((poll,))
+                return None
+            try:
+                return poll.result()
+            except RetriableError as error:
+                self.note_retry(error)
+                if not await retry.pause(error):
+                    raise
+        return None
+
+    async def _store(self, task: SourceTask, records: Sequence[SourceRecord]) -> None:
+        self.figures.records_in += len(records)
+        offsets = {each.source: each.offset for each in records if each.offset is not None}
+        messages = []
+        for record in records:
+            try:
+                message = self.pipeline.to_message(record)
+            except DataError as error:
+                self.note_failed(f"a record for {record.topic}", error)
+                self.raise_unless_tolerated(error)
+                continue
+            if message is None:
+                self.figures.dropped += 1
+            else:
+                messages.append(message)
+        await self._send(messages)
+        retry = self.retry()
+        while True:
+            try:
+                await self._context.store(offsets)
+                break
+            except RevisionConflict as error:
+                raise ConnectError("another worker has stored offsets of this task") from error
+            except SluiceError as error:
+                await self._pause(error, retry)
+        await self._committed(task, records)
+
+    async def _send(self, messages: list[OutgoingMessage]) -> None:
+        retry = self.retry()
+        while messages:
+            try:
+                await self.job.client.send_many(messages)
+            except InvalidArgument as error:
+                if len(messages) == 1:
+                    self.note_failed(f"a record for {messages[0].topic}", error)
+                    self.raise_unless_tolerated(error)
+                    return
+                half = len(messages) // 2  # find those that the node refuses
+                await self._send(messages[:half])
+                await self._send(messages[half:])
+                return
+            except SluiceError as error:
+                await self._pause(error, retry)
+            else:
+                self.figures.records_out += len(messages)
+                return
+
+    async def _committed(self, task: SourceTask, records: Sequence[SourceRecord]) -> None:
+        retry = self.retry()
+        while True:
+            try:
+                await task.committed(records)
+                return
+            except RetriableError as error:
+                self.note_retry(error)
+                if not await retry.pause(error):
+                    raise
+
+    async def _pause(self, error: SluiceError, retry: Any) -> None:
+        """Wait until the node is back, however long that takes. Raises other errors."""
+        if not is_transient(error):
+            raise error
+        self.note_retry(error)
+        await retry.pause(error)
