@@ -218,8 +218,8 @@ proto: $(ALL) ## generate the gRPC stubs, and the management surface with its de
 	@.ci/debian-package /usr/sbin/mosquitto mosquitto
 	@.ci/debian-package /usr/bin/mosquitto_pub mosquitto-clients
 
-# What else the tests start: clients of MQTT, promtool, which checks the alert rules, an LDAP server and PostgreSQL;
-# likewise.
+# What else the tests start: clients of MQTT, promtool, which checks the alert rules, an LDAP server, PostgreSQL, Redis
+# and RabbitMQ; likewise.
 .PHONY: .clients
 .clients: .mosquitto
 	@.ci/debian-package /usr/bin/chromium chromium
@@ -227,6 +227,8 @@ proto: $(ALL) ## generate the gRPC stubs, and the management surface with its de
 	@.ci/debian-package /usr/bin/promtool prometheus
 	@.ci/debian-package /usr/sbin/slapd slapd
 	@.ci/debian-package '/usr/lib/postgresql/*/bin/postgres' postgresql
+	@.ci/debian-package /usr/bin/redis-server redis-server
+	@.ci/debian-package /usr/sbin/rabbitmq-server rabbitmq-server
 	@.ci/npm-packages tests/system/npm $(NPM)
 
 clean: ## remove what was built; keeps .venv and data

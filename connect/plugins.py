@@ -77,6 +77,8 @@ CONNECTORS: Final = Plugins(
         "nats-source": "connect.connectors.nats.source:NatsSource",
         "postgres-sink": "connect.connectors.postgres.sink:PostgresSink",
         "postgres-source": "connect.connectors.postgres.source:PostgresSource",
+        "redis-sink": "connect.connectors.redis.sink:RedisSink",
+        "redis-source": "connect.connectors.redis.source:RedisSource",
         "smtp-sink": "connect.connectors.smtp.sink:SmtpSink",
     },
     {},

@@ -37,3 +37,19 @@ class Mosquitto(Server):
     def start(self) -> None:
         super().start()
         block_until(lambda: listens(self.port))
+
+
+class RedisServer(Server):
+    """A server of Debian's redis-server, which writes each command to disk before it answers."""
+
+    def __init__(self, folder: Path, *lines: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (self.port,) = lasting_ports(1)
+        text = [f"port {self.port}", "bind 127.0.0.1", f"dir {folder}", "appendonly yes", "appendfsync always", *lines]
+        config = folder / "redis.conf"
+        config.write_text("\n".join([*text, ""]), encoding="utf-8")
+        super().__init__("redis", [program("redis-server"), str(config)], folder)
+
+    def start(self) -> None:
+        super().start()
+        block_until(lambda: listens(self.port))

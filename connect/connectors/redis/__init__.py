@@ -1,0 +1,1 @@
+"""Redis streams, in both directions."""
