@@ -29,6 +29,7 @@ SECTIONS: Final = (
     Section("messages", "Messages", "m"),
     Section("groups", "Groups", "g"),
     Section("rules", "Rules", "r"),
+    Section("connectors", "Connectors", "n"),
     Section("dead-letters", "Dead letters", "d"),
     Section("clients", "Clients", "c"),
     Section("services", "Services", "v"),

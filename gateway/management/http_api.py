@@ -40,6 +40,7 @@ HTTP_STATUS: Final = {
     grpc.StatusCode.PERMISSION_DENIED: 403,
     grpc.StatusCode.NOT_FOUND: 404,
     grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.ABORTED: 409,
     grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
     grpc.StatusCode.UNIMPLEMENTED: 501,
     grpc.StatusCode.UNAVAILABLE: 503,
@@ -114,7 +115,7 @@ async def _fields(method: Method, request: web.Request) -> dict[str, Any]:
     """The fields of a request as JSON. Raises `RequestError`."""
     fields: dict[str, Any] = {}
     if method.has_body:
-        fields = await _body(request)
+        fields = await json_body(request)
         if request.query:
             raise invalid("this method takes its fields in the body")
     for name in request.query:
@@ -126,7 +127,8 @@ async def _fields(method: Method, request: web.Request) -> dict[str, Any]:
     return fields
 
 
-async def _body(request: web.Request) -> dict[str, Any]:
+async def json_body(request: web.Request) -> dict[str, Any]:
+    """The JSON object in the body of a request. Raises `RequestError`."""
     if request.content_type != "application/json":
         raise invalid("the body must have the content type application/json")
     try:

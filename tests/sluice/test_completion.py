@@ -26,7 +26,7 @@ def test_every_command_is_known() -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("con", "config"),
+        ("conf", "config"),
         ("config ch", "check"),
         ("config --json che", "check"),
         ("config reference --f", "--format"),

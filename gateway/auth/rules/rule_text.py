@@ -21,7 +21,17 @@ from gateway.auth.rules.sources import network_text
 from matcher.names import MAX_LENGTH, has_wildcard, is_valid_filter, split_shared
 from store.api import ALL_ACTIONS, Action, Resource, Rule
 
-AREAS: Final = ("access", "audit", "bans", "configuration", "nodes", "rules", "services", "store")  # of the cluster
+AREAS: Final = (  # of the cluster
+    "access",
+    "audit",
+    "bans",
+    "configuration",
+    "connectors",
+    "nodes",
+    "rules",
+    "services",
+    "store",
+)
 MAX_SOURCES: Final = 64  # of a rule
 ACTIONS_OF: Final = {  # what can be done to a resource of a kind
     Resource.TOPIC: Action.PUB | Action.SUB | Action.UPDATE | Action.LIST | Action.GET,

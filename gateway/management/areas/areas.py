@@ -13,6 +13,7 @@ from gateway.management.areas.audit import AuditService
 from gateway.management.areas.authentication import AuthenticationService
 from gateway.management.areas.bans import BansService
 from gateway.management.areas.clients import ClientsService, SessionDirectory
+from gateway.management.areas.connectors import ConnectorsService
 from gateway.management.areas.consumers import ConsumersService
 from gateway.management.areas.dead_letters import DeadLettersService
 from gateway.management.areas.events import EventsService
@@ -61,4 +62,5 @@ def areas_of(
         "Authentication": AuthenticationService(authority),
         "Bans": BansService(engine),
         "Events": EventsService(engine, rules, authority, limits),
+        "Connectors": ConnectorsService(engine, limits),
     }

@@ -1802,6 +1802,272 @@ class PublishEventsReply(_message.Message):
     repeated_events: int
     def __init__(self, positions: _Optional[_Iterable[int]] = ..., repeated_events: _Optional[int] = ...) -> None: ...
 
+class ConnectorPlugin(_message.Message):
+    __slots__ = ("connector_class", "type", "version", "description", "settings")
+    CONNECTOR_CLASS_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    connector_class: str
+    type: str
+    version: str
+    description: str
+    settings: _containers.RepeatedCompositeFieldContainer[ConnectorSetting]
+    def __init__(self, connector_class: _Optional[str] = ..., type: _Optional[str] = ..., version: _Optional[str] = ..., description: _Optional[str] = ..., settings: _Optional[_Iterable[_Union[ConnectorSetting, _Mapping]]] = ...) -> None: ...
+
+class ConnectorSetting(_message.Message):
+    __slots__ = ("name", "type", "required", "default", "importance", "documentation", "choices", "value", "errors")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    IMPORTANCE_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    required: bool
+    default: str
+    importance: str
+    documentation: str
+    choices: _containers.RepeatedScalarFieldContainer[str]
+    value: str
+    errors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., required: _Optional[bool] = ..., default: _Optional[str] = ..., importance: _Optional[str] = ..., documentation: _Optional[str] = ..., choices: _Optional[_Iterable[str]] = ..., value: _Optional[str] = ..., errors: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListConnectorPluginsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListConnectorPluginsReply(_message.Message):
+    __slots__ = ("plugins",)
+    PLUGINS_FIELD_NUMBER: _ClassVar[int]
+    plugins: _containers.RepeatedCompositeFieldContainer[ConnectorPlugin]
+    def __init__(self, plugins: _Optional[_Iterable[_Union[ConnectorPlugin, _Mapping]]] = ...) -> None: ...
+
+class ValidateConnectorRequest(_message.Message):
+    __slots__ = ("name", "config")
+    class ConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    config: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ValidateConnectorReply(_message.Message):
+    __slots__ = ("connector_class", "error_count", "settings")
+    CONNECTOR_CLASS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    connector_class: str
+    error_count: int
+    settings: _containers.RepeatedCompositeFieldContainer[ConnectorSetting]
+    def __init__(self, connector_class: _Optional[str] = ..., error_count: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[ConnectorSetting, _Mapping]]] = ...) -> None: ...
+
+class Connector(_message.Message):
+    __slots__ = ("name", "config", "type", "wanted", "state", "tasks", "by", "set_ms", "trace", "worker", "lag")
+    class ConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    SET_MS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    config: _containers.ScalarMap[str, str]
+    type: str
+    wanted: str
+    state: str
+    tasks: _containers.RepeatedCompositeFieldContainer[ConnectorTask]
+    by: str
+    set_ms: int
+    trace: str
+    worker: str
+    lag: int
+    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Mapping[str, str]] = ..., type: _Optional[str] = ..., wanted: _Optional[str] = ..., state: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[ConnectorTask, _Mapping]]] = ..., by: _Optional[str] = ..., set_ms: _Optional[int] = ..., trace: _Optional[str] = ..., worker: _Optional[str] = ..., lag: _Optional[int] = ...) -> None: ...
+
+class ConnectorTask(_message.Message):
+    __slots__ = ("id", "state", "worker", "trace", "figures")
+    class FiguresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    state: str
+    worker: str
+    trace: str
+    figures: _containers.ScalarMap[str, int]
+    def __init__(self, id: _Optional[int] = ..., state: _Optional[str] = ..., worker: _Optional[str] = ..., trace: _Optional[str] = ..., figures: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class ListConnectorsRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListConnectorsReply(_message.Message):
+    __slots__ = ("connectors", "after")
+    CONNECTORS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    connectors: _containers.RepeatedCompositeFieldContainer[Connector]
+    after: str
+    def __init__(self, connectors: _Optional[_Iterable[_Union[Connector, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class GetConnectorRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class SetConnectorRequest(_message.Message):
+    __slots__ = ("name", "config", "create", "wanted", "merge")
+    class ConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    MERGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    config: _containers.ScalarMap[str, str]
+    create: bool
+    wanted: str
+    merge: bool
+    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Mapping[str, str]] = ..., create: _Optional[bool] = ..., wanted: _Optional[str] = ..., merge: _Optional[bool] = ...) -> None: ...
+
+class DeleteConnectorRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteConnectorReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PauseConnectorRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class StopConnectorRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ResumeConnectorRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class RestartConnectorRequest(_message.Message):
+    __slots__ = ("name", "task", "only_failed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ONLY_FAILED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    task: int
+    only_failed: bool
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[int] = ..., only_failed: _Optional[bool] = ...) -> None: ...
+
+class GetConnectorOffsetsRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ConnectorOffset(_message.Message):
+    __slots__ = ("task", "source", "offset")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    source: str
+    offset: str
+    def __init__(self, task: _Optional[int] = ..., source: _Optional[str] = ..., offset: _Optional[str] = ...) -> None: ...
+
+class ConnectorOffsets(_message.Message):
+    __slots__ = ("offsets",)
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.RepeatedCompositeFieldContainer[ConnectorOffset]
+    def __init__(self, offsets: _Optional[_Iterable[_Union[ConnectorOffset, _Mapping]]] = ...) -> None: ...
+
+class SetConnectorOffsetsRequest(_message.Message):
+    __slots__ = ("name", "offsets")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    offsets: _containers.RepeatedCompositeFieldContainer[ConnectorOffset]
+    def __init__(self, name: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[ConnectorOffset, _Mapping]]] = ...) -> None: ...
+
+class ResetConnectorOffsetsRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ConnectWorker(_message.Message):
+    __slots__ = ("id", "host", "version", "heard_ms", "tasks")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    HEARD_MS_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    host: str
+    version: str
+    heard_ms: int
+    tasks: int
+    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., version: _Optional[str] = ..., heard_ms: _Optional[int] = ..., tasks: _Optional[int] = ...) -> None: ...
+
+class ListConnectWorkersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListConnectWorkersReply(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[ConnectWorker]
+    def __init__(self, workers: _Optional[_Iterable[_Union[ConnectWorker, _Mapping]]] = ...) -> None: ...
+
 class ListAuditRequest(_message.Message):
     __slots__ = ("limit", "since_ms", "until_ms", "user", "event", "denied", "source")
     LIMIT_FIELD_NUMBER: _ClassVar[int]

@@ -20,6 +20,7 @@ from tests.gateway.people import set_rules
 from tests.openapi.rights_table import PAGE, table, within_marks
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+CONNECTOR = {"connector.class": "file-source", "directory": "d", "topic": "t"}
 Call = Callable[[Method, Message], Awaitable[Message]]
 # These hide what the caller has no right to, and are not refused.
 HIDING = {"GetTopic", "ListDeadLetters", "ListTimers", "ListTransactions", "ListAccessRequests"}
@@ -110,6 +111,20 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "PublishEvents": pb.PublishEventsRequest(
             events=[pb.PublishedEvent(topic="home/t", attributes=EVENT)],
         ),
+        "ListConnectorPlugins": pb.ListConnectorPluginsRequest(),
+        "ValidateConnector": pb.ValidateConnectorRequest(config=CONNECTOR),
+        "SetConnector": pb.SetConnectorRequest(name="c", config=CONNECTOR),
+        "ListConnectors": pb.ListConnectorsRequest(),
+        "GetConnector": pb.GetConnectorRequest(name="c"),
+        "PauseConnector": pb.PauseConnectorRequest(name="c"),
+        "ResumeConnector": pb.ResumeConnectorRequest(name="c"),
+        "RestartConnector": pb.RestartConnectorRequest(name="c"),
+        "StopConnector": pb.StopConnectorRequest(name="c"),
+        "GetConnectorOffsets": pb.GetConnectorOffsetsRequest(name="c"),
+        "SetConnectorOffsets": pb.SetConnectorOffsetsRequest(name="c"),
+        "ResetConnectorOffsets": pb.ResetConnectorOffsetsRequest(name="c"),
+        "DeleteConnector": pb.DeleteConnectorRequest(name="c"),
+        "ListConnectWorkers": pb.ListConnectWorkersRequest(),
         "ListAudit": pb.ListAuditRequest(),
         "GetCluster": pb.GetClusterRequest(),
         "ChangeLeader": pb.ChangeLeaderRequest(node="n1"),
