@@ -34,6 +34,7 @@ PAGES = (
     ("messages?parent=plant&key=line1", "text=By key", ""),
     ("groups?sort=lag", "text=billing", ""),
     ("group?group=billing", "text=Move the group", ""),
+    ("connectors", "text=Add a connector", ""),
     ("dead-letters?group=billing", "text=KeyError", "dead-letters"),
     ("clients", "text=sensor-1", ""),
     ("client?id=dashboard", "text=Subscriptions", ""),

@@ -8,7 +8,6 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -42,7 +41,17 @@ _MAX_OFFSETS: Final = 10_000
 _MASK: Final = "***"  # in place of a password
 _GONE_MS: Final = 60_000  # a worker that has said nothing for so long is not shown as one that runs tasks
 _STATES: Final = ("RUNNING", "PAUSED", "STOPPED")
-_FIGURES: Final = 64  # of a task that are shown
+_OF_TASK: Final = (  # what a heartbeat says of a task beside its number and state
+    "trace",
+    "records_in",
+    "records_out",
+    "dropped",
+    "failed",
+    "dead",
+    "retried",
+    "last_error",
+    "last_error_ms",
+)
 
 
 Workers = Mapping[str, tuple[dict[str, Any], int]]  # what each said last, by its id, and when (ms)
@@ -387,11 +396,13 @@ def _tasks_of(name: str, workers: Workers) -> list[pb.ConnectorTask]:
     found: dict[int, pb.ConnectorTask] = {}
     for worker_id, (said, _) in workers.items():
         for each in said.get("tasks", ()):
-            if each.get("connector") != name:
-                continue
-            task = pb.ConnectorTask(id=each["task"], state=each["state"], worker=worker_id, trace=each.get("trace", ""))
-            for figure, value in islice(each.get("figures", {}).items(), _FIGURES):
-                task.figures[figure] = value
+            try:
+                if each["connector"] != name:
+                    continue
+                known = {field: each[field] for field in _OF_TASK if field in each}
+                task = pb.ConnectorTask(id=each["task"], state=each["state"], worker=worker_id, **known)
+            except (KeyError, TypeError, ValueError):
+                continue  # who may write heartbeats may write anything
             found[task.id] = task
     return [found[number] for number in sorted(found)]
 

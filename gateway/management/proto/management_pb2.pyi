@@ -1907,25 +1907,32 @@ class Connector(_message.Message):
     def __init__(self, name: _Optional[str] = ..., config: _Optional[_Mapping[str, str]] = ..., type: _Optional[str] = ..., wanted: _Optional[str] = ..., state: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[ConnectorTask, _Mapping]]] = ..., by: _Optional[str] = ..., set_ms: _Optional[int] = ..., trace: _Optional[str] = ..., worker: _Optional[str] = ..., lag: _Optional[int] = ...) -> None: ...
 
 class ConnectorTask(_message.Message):
-    __slots__ = ("id", "state", "worker", "trace", "figures")
-    class FiguresEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: int
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    __slots__ = ("id", "state", "worker", "trace", "records_in", "records_out", "dropped", "failed", "dead", "retried", "last_error", "last_error_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
-    FIGURES_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_IN_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_OUT_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_MS_FIELD_NUMBER: _ClassVar[int]
     id: int
     state: str
     worker: str
     trace: str
-    figures: _containers.ScalarMap[str, int]
-    def __init__(self, id: _Optional[int] = ..., state: _Optional[str] = ..., worker: _Optional[str] = ..., trace: _Optional[str] = ..., figures: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    records_in: int
+    records_out: int
+    dropped: int
+    failed: int
+    dead: int
+    retried: int
+    last_error: str
+    last_error_ms: int
+    def __init__(self, id: _Optional[int] = ..., state: _Optional[str] = ..., worker: _Optional[str] = ..., trace: _Optional[str] = ..., records_in: _Optional[int] = ..., records_out: _Optional[int] = ..., dropped: _Optional[int] = ..., failed: _Optional[int] = ..., dead: _Optional[int] = ..., retried: _Optional[int] = ..., last_error: _Optional[str] = ..., last_error_ms: _Optional[int] = ...) -> None: ...
 
 class ListConnectorsRequest(_message.Message):
     __slots__ = ("after", "limit")

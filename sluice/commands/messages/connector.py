@@ -248,11 +248,15 @@ def _show(arguments: Arguments, found: "pb.Connector") -> int:
     lines = [_line(found), f"  set {format_time(found.set_ms)}{by}"]
     lines += [f"  {printable(name)} = {printable(value)}" for name, value in sorted(found.config.items())]
     for task in found.tasks:
-        figures = ", ".join(f"{name} {value}" for name, value in sorted(task.figures.items()))
         where = f" at {printable(task.worker)}" if task.worker else ""
-        lines.append(f"  task {task.id}: {task.state.lower()}{where}{': ' if figures else ''}{figures}")
+        lines.append(
+            f"  task {task.id}: {task.state.lower()}{where}, {task.records_in} records in, {task.records_out} out,"
+            f" {task.dropped} dropped, {task.failed} failed, {task.dead} dead letters, {task.retried} calls repeated"
+        )
         if task.trace:
-            lines.append(f"    {printable(task.trace)}")
+            lines.append(f"    failed: {printable(task.trace)}")
+        elif task.last_error:
+            lines.append(f"    last error, {format_time(task.last_error_ms)}: {printable(task.last_error)}")
     print_result(arguments, facts(found), "\n".join(lines))
     return 0
 

@@ -83,7 +83,7 @@ async def test_the_life_of_a_connector(node: Node) -> None:
 
 async def test_what_workers_say_is_shown(node: Node) -> None:
     await connect(node, "POST", "connectors", {"name": "a", "config": {**FILE, "tasks.max": "2"}})
-    running = {"connector": "a", "task": 0, "state": "RUNNING", "figures": {"records": 7}}
+    running = {"connector": "a", "task": 0, "state": "RUNNING", "records_in": 7}
     failed = {"connector": "a", "task": 1, "state": "FAILED", "trace": "no such folder"}
     await put_entry(node, "worker/w1", heartbeat(running, {**failed, "connector": "other"}))
     await put_entry(node, "worker/w2", heartbeat(failed))
