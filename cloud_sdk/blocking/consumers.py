@@ -44,9 +44,9 @@ class Delivery(Message):
         """See `SimpleConsumer.release`."""
         self._consumer.release((self,))
 
-    def nack(self, delay_seconds: float | None = None, error: str = "") -> None:
+    def nack(self, delay_seconds: float | None = None, error: str = "", *, last: bool = False) -> None:
         """See `SimpleConsumer.nack`."""
-        self._consumer.nack((self,), delay_seconds, error)
+        self._consumer.nack((self,), delay_seconds, error, last=last)
 
     def extend(self, seconds: float) -> bool:
         """See `cloud_sdk.Delivery.extend`."""
@@ -95,9 +95,11 @@ class SimpleConsumer(ClosablePart[aio_consumer.SimpleConsumer]):
         """See `cloud_sdk.SimpleConsumer.release`."""
         self._settle((), [delivery.lease for delivery in deliveries], 0.0)
 
-    def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None, error: str = "") -> None:
+    def nack(
+        self, deliveries: Iterable[Delivery], delay_seconds: float | None = None, error: str = "", *, last: bool = False
+    ) -> None:
         """See `cloud_sdk.SimpleConsumer.nack`."""
-        self._settle((), [delivery.lease for delivery in deliveries], delay_seconds, error)
+        self._settle((), [delivery.lease for delivery in deliveries], delay_seconds, error, last)
 
     def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
         """See `cloud_sdk.SimpleConsumer.extend`."""
@@ -130,10 +132,15 @@ class SimpleConsumer(ClosablePart[aio_consumer.SimpleConsumer]):
         return [Delivery(each, self) for each in deliveries]
 
     def _settle(
-        self, done: Sequence[Lease], again: Sequence[Lease], delay_seconds: float | None, error: str = ""
+        self,
+        done: Sequence[Lease],
+        again: Sequence[Lease],
+        delay_seconds: float | None,
+        error: str = "",
+        is_last: bool = False,
     ) -> None:
         check_delay(delay_seconds)
-        self._thread.call_soon(lambda: self._inner.settle(done, again, delay_seconds, error))
+        self._thread.call_soon(lambda: self._inner.settle(done, again, delay_seconds, error, is_last=is_last))
 
 
 class PullConsumer(ClosablePart[aio_pull.PullConsumer]):

@@ -23,6 +23,7 @@ class Returned(NamedTuple):
     lease: Lease
     delay_ms: int | None  # None: the node's, which grows with the deliveries
     error: str = ""  # why the message failed
+    is_last: bool = False  # it becomes a dead letter at once
 
 
 class Settlement(NamedTuple):
@@ -66,12 +67,12 @@ def runs_of(leases: Iterable[Lease]) -> list[pb.Run]:
 
 def postponed_of(settlement: Settlement) -> list[pb.Postponed]:
     """What a settlement gives back, as runs of equal delay and error."""
-    by_delay: dict[tuple[int | None, str], list[Lease]] = {}
-    for lease, delay, error in settlement.again:
-        by_delay.setdefault((delay, error), []).append(lease)
+    by_delay: dict[tuple[int | None, str, bool], list[Lease]] = {}
+    for lease, delay, error, is_last in settlement.again:
+        by_delay.setdefault((delay, error, is_last), []).append(lease)
     postponed = [
-        pb.Postponed(run=run, delay_ms=delay, extends=settlement.extends, error=error)
-        for (delay, error), some in by_delay.items()
+        pb.Postponed(run=run, delay_ms=delay, extends=settlement.extends, error=error, last=is_last)
+        for (delay, error, is_last), some in by_delay.items()
         for run in runs_of(some)
     ]
     return postponed + [pb.Postponed(run=run, delay_ms=0, unseen=True) for run in runs_of(settlement.unseen)]

@@ -111,13 +111,15 @@ class MemberStream:
         delay_seconds: float | None,
         unseen: Iterable[Lease] = (),
         error: str = "",
+        is_last: bool = False,
     ) -> None:
         """Acknowledge the leases `done` and give back the leases `again` and `unseen`, in the background. `error` is
-        why those in `again` failed. The delivery of those in `unseen` does not count."""
+        why those in `again` failed; with `is_last` they become dead letters at once. The delivery of those in `unseen`
+        does not count."""
         delay = milliseconds(delay_seconds) if delay_seconds else None if delay_seconds is None else 0
         self._done += done
         text = error_text(error) if error else ""
-        self._again += [Returned(lease, delay, text) for lease in again]
+        self._again += [Returned(lease, delay, text, is_last) for lease in again]
         self._unseen += unseen
         if self.unsent and not self._is_send_scheduled and not self._is_sending:
             self._is_send_scheduled = True

@@ -59,9 +59,9 @@ class Delivery(Message):
         """See `SimpleConsumer.release`."""
         self._consumer.settle((), (self.lease,))
 
-    async def nack(self, delay_seconds: float | None = None, error: str = "") -> None:
+    async def nack(self, delay_seconds: float | None = None, error: str = "", *, last: bool = False) -> None:
         """See `SimpleConsumer.nack`."""
-        self._consumer.settle((), (self.lease,), delay_seconds, error)
+        self._consumer.settle((), (self.lease,), delay_seconds, error, is_last=last)
 
     async def extend(self, seconds: float) -> bool:
         """See `SimpleConsumer.extend`. False: the lease had expired, and the message is leased to another member or
@@ -161,11 +161,14 @@ class SimpleConsumer(Closable):
         """Give messages back. They are delivered again at once, to any member. Returns at once, like `ack`."""
         self.settle((), [delivery.lease for delivery in deliveries])
 
-    async def nack(self, deliveries: Iterable[Delivery], delay_seconds: float | None = None, error: str = "") -> None:
+    async def nack(
+        self, deliveries: Iterable[Delivery], delay_seconds: float | None = None, error: str = "", *, last: bool = False
+    ) -> None:
         """Give back messages that could not be handled. They are delivered again, to any member, after `delay_seconds`,
-        or after a delay that grows with their deliveries. If this was their last delivery, they become dead letters
-        with `error`, of which 256 bytes are kept. Returns at once, like `ack`. Raises `InvalidArgument`."""
-        self.settle((), [delivery.lease for delivery in deliveries], delay_seconds, error)
+        or after a delay that grows with their deliveries. If this was their last delivery, or with `last`, they become
+        dead letters with `error`, of which 256 bytes are kept. Returns at once, like `ack`. Raises
+        `InvalidArgument`."""
+        self.settle((), [delivery.lease for delivery in deliveries], delay_seconds, error, is_last=last)
 
     async def extend(self, deliveries: Iterable[Delivery], seconds: float) -> list[Delivery]:
         """Extend the leases of messages to `seconds` from now. Returns the messages whose lease had expired: they are
@@ -184,9 +187,11 @@ class SimpleConsumer(Closable):
         again: Iterable[Lease] = (),
         delay_seconds: float | None = 0.0,
         error: str = "",
+        *,
+        is_last: bool = False,
     ) -> None:
         """Acknowledge the leases `done`, and give back the leases `again`, as `nack` does. Raises `InvalidArgument`."""
-        self._member.settle(done, again, delay_seconds, error=error)
+        self._member.settle(done, again, delay_seconds, error=error, is_last=is_last)
 
     def give_back_unseen(self, leases: Iterable[Lease]) -> None:
         """Give back messages that no handler saw. They come again at once, and this delivery does not count."""

@@ -328,18 +328,20 @@ class AcknowledgeRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., parent: _Optional[str] = ..., dead_letters: _Optional[bool] = ..., done: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., again: _Optional[_Iterable[_Union[Postponed, _Mapping]]] = ..., member: _Optional[str] = ..., max_deliveries: _Optional[int] = ...) -> None: ...
 
 class Postponed(_message.Message):
-    __slots__ = ("run", "delay_ms", "unseen", "extends", "error")
+    __slots__ = ("run", "delay_ms", "unseen", "extends", "error", "last")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
     EXTENDS_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     run: Run
     delay_ms: int
     unseen: bool
     extends: bool
     error: str
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ..., extends: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+    last: bool
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., delay_ms: _Optional[int] = ..., unseen: _Optional[bool] = ..., extends: _Optional[bool] = ..., error: _Optional[str] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class AcknowledgeReply(_message.Message):
     __slots__ = ("expired",)

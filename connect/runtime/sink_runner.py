@@ -268,7 +268,7 @@ class SinkRunner(Runner):
             done = None
         else:
             for delivery in bad:
-                batch.consumer.settle((), (delivery.lease,), None, error_text(failed[id(delivery)]))
+                batch.consumer.settle((), (delivery.lease,), error=error_text(failed[id(delivery)]), is_last=True)
                 self.figures.dead += 1
         batch.consumer.settle([each.lease for each in batch.deliveries] if done is None else done)
         self._held.discard(batch)

@@ -55,6 +55,7 @@ class RequestedSettlement:
     again: list[tuple[Receipts, int]]
     unsent: list[tuple[Receipts, int]]
     failed: list[Failed]
+    final: list[Failed]  # that become dead letters, however often they were delivered
 
 
 class GroupCalls:
@@ -165,7 +166,10 @@ class GroupCalls:
         self, source: Source, settlement: RequestedSettlement, member: bytes, max_deliveries: int, late: bool = False
     ) -> list[Receipts]:
         """Settle what a request asks for. Returns the stale receipts. `late`: see `Store.settle`."""
-        return await self.groups.settle(
+        stale: list[Receipts] = []
+        if settlement.final:
+            stale = await self.groups.settle(source, (), (), member, failed=settlement.final, max_deliveries=1)
+        return stale + await self.groups.settle(
             source,
             settlement.done,
             settlement.again,
@@ -183,13 +187,15 @@ class GroupCalls:
             raise invalid(f"a request settles at most {limits.max_settled} messages")
         if any(postponed.delay_ms > limits.max_invisible_ms for postponed in request.again):
             raise invalid(f"a delay is at most {limits.max_invisible_ms} ms")
-        settlement = RequestedSettlement([_receipts(source, run) for run in request.done], [], [], [])
+        settlement = RequestedSettlement([_receipts(source, run) for run in request.done], [], [], [], [])
         for postponed in request.again:
             receipts, delay_ms = _receipts(source, postponed.run), postponed.delay_ms
             error = postponed.error.encode()
             if len(error) > MAX_ERROR:
                 raise invalid(f"an error has at most {MAX_ERROR} bytes")
-            if postponed.unseen:
+            if postponed.last:
+                settlement.final.append(Failed(receipts, None, error))
+            elif postponed.unseen:
                 settlement.unsent.append((receipts, 0))
             elif not postponed.HasField("delay_ms"):
                 settlement.failed.append(Failed(receipts, None, error))

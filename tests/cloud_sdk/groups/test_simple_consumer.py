@@ -502,3 +502,21 @@ async def test_a_stream_does_not_end_with_an_acknowledgement_before_a_batch_that
         second = await other.next(20)
         assert second is not None
         assert second.payload != first.payload
+
+
+async def test_a_message_that_can_never_be_handled_is_a_dead_letter_at_once(client: Client) -> None:
+    for number in range(3):
+        await client.send("jobs/a", b"%d" % number)
+    async with client.consumer("workers", "jobs") as consumer:
+        first, second, third = await consumer.batch()
+        await consumer.nack([first], error="no number", last=True)
+        await second.nack(last=True)
+        await third.ack()
+        assert await consumer.flush() == 0
+        assert await consumer.next(0.05) is None
+    async with client.dead_letters("workers") as letters:
+        found = [(each.payload, each.dead_letter) for each in await letters.batch()]
+    assert [(payload, letter and (letter.reason, letter.error, letter.deliveries)) for payload, letter in found] == [
+        (b"0", (DeadLetterReason.FAILED, "no number", 1)),
+        (b"1", (DeadLetterReason.FAILED, "", 1)),
+    ]
