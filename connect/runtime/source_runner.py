@@ -2,24 +2,29 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from cloud_sdk import InvalidArgument, OutgoingMessage, RevisionConflict, SluiceError
 from connect.api import ConnectError, DataError, RetriableError, SourceConnector, SourceRecord, SourceTask
 from connect.runtime.entries import OFFSET, Bucket, TaskId, packed
 from connect.runtime.job import Context, Job, Runner, is_transient
-from connect.runtime.retries import Stopped
+from connect.runtime.retries import Retry, Stopped, sleep
 from connect.runtime.waiting import first_of
 
-_MAX_SOURCES = 10_000  # of a task
+log = logging.getLogger(__name__)
+
+_MAX_SOURCES: Final = 10_000  # of a task
+_PAUSE_S: Final = 1.0  # before a task begins anew
 
 
 class SourceContextOfTask(Context):
     """The offsets of a task, in the bucket.
 
-    They are written by compare-and-set. So a task that goes on although another worker has it now stops at its next
-    write, or makes the other one read them again.
+    They are written by compare-and-set. So if two workers run a task for a moment, one of them finds out at its next
+    write, and reads them again.
     """
 
     def __init__(self, job: Job) -> None:
@@ -58,22 +63,25 @@ class SourceContextOfTask(Context):
 class SourceRunner(Runner):
     """Runs one source task."""
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
-        self._context = SourceContextOfTask(job)
-
     async def run(self) -> None:
+        with suppress(Stopped):
+            while not self.job.stopping.is_set():
+                try:
+                    await self._run()
+                except RevisionConflict as error:
+                    log.warning("%s: begins anew, because another worker has stored offsets", self.name)
+                    self.note_retry(error)
+                    await sleep(_PAUSE_S, self.job.stopping)
+
+    async def _run(self) -> None:
+        """Run the task until it is to stop. Raises `RevisionConflict` if another worker has stored offsets."""
         connector = self.job.configuration.connector
         assert isinstance(connector, SourceConnector)
-        try:
-            task = await self.started(connector.task, lambda task: task.start(self.job.settings, self._context))
-        except Stopped:
-            return
+        self._context = SourceContextOfTask(self.job)
+        task = await self.started(connector.task, lambda task: task.start(self.job.settings, self._context))
         try:
             while (records := await self._polled(task)) is not None:
                 await self._store(task, records)
-        except Stopped:
-            return
         finally:
             await self.stopped(task)
 
@@ -116,8 +124,8 @@ class SourceRunner(Runner):
             try:
                 await self._context.store(offsets)
                 break
-            except RevisionConflict as error:
-                raise ConnectError("another worker has stored offsets of this task") from error
+            except RevisionConflict:
+                raise
             except SluiceError as error:
                 await self._pause(error, retry)
         await self._committed(task, records)
@@ -153,7 +161,7 @@ class SourceRunner(Runner):
                 if not await retry.pause(error):
                     raise
 
-    async def _pause(self, error: SluiceError, retry: Any) -> None:
+    async def _pause(self, error: SluiceError, retry: Retry) -> None:
         """Wait until the node is back, however long that takes. Raises other errors."""
         if not is_transient(error):
             raise error

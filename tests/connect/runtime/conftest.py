@@ -5,18 +5,20 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from cloud_sdk import Client
+from connect.plugins import CONNECTORS
 from connect.runtime.entries import TaskId
 from connect.runtime.worker import Worker, WorkerSettings
 from gateway.broker.append import append
 from store import control
 from store.api import Action, Resource, Rule
 from tests.cloud_sdk.conftest import Node, node
-from tests.waiting import until
+from tests.connect.runtime.recorder import Recorder, RecordingSink, RecordingSource, TransactionalSink
+from tests.waiting import patience, until
 
 __all__ = ["node"]  # the fixture
 
@@ -40,6 +42,12 @@ class Connect:
     async def entries(self, prefix: str = "") -> dict[str, Any]:
         """The entries of the bucket, by key."""
         return {each.key: json.loads(each.value) async for each in self.bucket.entries(prefix)}
+
+    async def until_no_lease(self) -> None:
+        """Wait until no worker has a task."""
+        async with patience():
+            while await self.entries("lease/"):  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0.01)
 
     @asynccontextmanager
     async def worker(self, **settings: Any) -> AsyncIterator[Worker]:
@@ -67,3 +75,14 @@ async def connect(node: Node, tmp_path: Path) -> AsyncIterator[Connect]:
     await append(node.engine, [control.RulesSet([EVERYBODY]).frame(b"")])
     async with Client(node.endpoint, name="worker", retry_seconds=5) as client:
         yield Connect(node, client, folder)
+
+
+@pytest.fixture
+async def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """What the connectors of `recorder.py` have seen."""
+    made = Recorder()
+    for kind in (RecordingSink, TransactionalSink, RecordingSource):
+        monkeypatch.setattr(kind, "recorder", made, raising=False)
+        table = cast("dict[str, str]", CONNECTORS._built_in)
+        monkeypatch.setitem(table, kind.name, f"{kind.__module__}:{kind.__name__}")
+    return made

@@ -1,0 +1,89 @@
+"""Sources at a worker: messages first, then offsets, and both again after whatever failed."""
+
+from typing import Any
+
+from connect.api import RetriableError, SourceRecord
+from tests.connect.runtime.conftest import Connect
+from tests.connect.runtime.recorder import Recorder
+from tests.waiting import patience, until
+
+CONFIG = {"connector.class": "recording-source", "errors.retry.delay.max.ms": "20"}
+
+
+def records(*numbers: int, topic: str = "in/t") -> list[SourceRecord]:
+    return [SourceRecord(topic, {"n": number}, f"k{number}", source="s", offset={"at": number}) for number in numbers]
+
+
+async def stored(connect: Connect, count: int, parent: str = "in") -> list[Any]:
+    """The payloads of the first messages, in their order."""
+    found: list[bytes] = []
+    async with patience(), connect.client.pull_consumer(parent) as consumer:
+        while len(found) < count:
+            found += [each.payload for each in await consumer.poll(0.2)]
+    return found
+
+
+async def test_messages_are_stored_before_offsets(connect: Connect, recorder: Recorder) -> None:
+    recorder.failures += [RetriableError("busy")]
+    recorder.polls += [records(1, 2), records(3)]
+    await connect.set(
+        "r", {**CONFIG, "transforms": "x", "transforms.x.type": "ExtractField", "transforms.x.field": "n"}
+    )
+    async with connect.worker():
+        await until(lambda: len(recorder.committed) == 3)
+    assert await stored(connect, 3) == [b"1", b"2", b"3"]
+    assert await connect.entries("offset/") == {"offset/r/0/s": {"at": 3}}
+    (found,) = await connect.client.find("in", key="k2")
+    assert (found.payload, found.content_type) == (b"2", "application/json")
+    async with connect.worker():
+        await until(lambda: len(recorder.starts) == 2)
+    assert recorder.starts == [{"offset": None}, {"offset": {"at": 3}}]
+
+
+async def test_a_record_that_cannot_be_stored_is_left_out_or_fails_the_task(
+    connect: Connect, recorder: Recorder
+) -> None:
+    await connect.set("r", CONFIG)
+    recorder.polls += [[*records(1), *records(2, topic="not/a/#"), *records(3)]]
+    async with connect.worker() as worker:
+        fields = await connect.until_state(worker, "r", "FAILED")
+        assert "not a topic name" in fields["trace"]
+        assert await connect.entries("offset/") == {}
+        recorder.polls += [[*records(1), *records(2, topic="not/a/#"), *records(3)]]
+        await connect.set("r", {**CONFIG, "errors.tolerance": "all"})
+        await until(lambda: len(recorder.committed) == 3)
+        fields = await connect.until_state(worker, "r", "RUNNING")
+        assert (fields["failed"], fields["records_out"]) == (2, 2 + 1)
+
+
+async def test_a_task_whose_offset_another_worker_has_moved_begins_anew(connect: Connect, recorder: Recorder) -> None:
+    await connect.set("r", CONFIG)
+    recorder.polls += [records(1)]
+    async with connect.worker():
+        await until(lambda: len(recorder.committed) == 1)
+        await connect.bucket.put("offset/r/0/s", b'{"at":9}')  # as another worker does
+        recorder.polls += [records(2)]
+        await until(lambda: recorder.starts == [{"offset": None}, {"offset": {"at": 9}}])
+    assert recorder.stops == 2
+    assert await connect.entries("offset/") == {"offset/r/0/s": {"at": 9}}
+
+
+async def test_a_source_goes_on_at_another_task(connect: Connect, recorder: Recorder) -> None:
+    """When `tasks.max` changes, another task may get a source."""
+    await connect.bucket.put("offset/r/3/s", b'{"at":5}')
+    await connect.set("r", CONFIG)
+    async with connect.worker():
+        await until(lambda: recorder.starts == [{"offset": {"at": 5}}])
+
+
+async def test_a_node_that_is_away_is_waited_for(connect: Connect, recorder: Recorder) -> None:
+    await connect.set("r", CONFIG)
+    recorder.polls += [records(1)]
+    async with connect.worker() as worker:
+        await until(lambda: recorder.committed)
+        await connect.node.stop()
+        recorder.polls += [records(2)]
+        await connect.node.start()
+        await until(lambda: len(recorder.committed) == 2)
+        await connect.until_state(worker, "r", "RUNNING")
+    assert await stored(connect, 2) == [b'{"n":1}', b'{"n":2}']
