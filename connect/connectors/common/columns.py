@@ -39,6 +39,11 @@ def schema_of(fields: Sequence[TypedField]) -> pa.Schema:
     return pa.schema([*_MESSAGE, *(pa.field(each.column, _TYPES[each.type]) for each in fields)])
 
 
+def with_date(table: pa.Table) -> pa.Table:
+    """A table with the column `date` behind the others: the date on which a message was stored, UTC."""
+    return table.append_column("date", table["stored_at"].cast(pa.date32()))
+
+
 def row_of(record: SinkRecord, fields: Sequence[TypedField]) -> Row:
     """A message for `table_of`. Raises `DataError`."""
     text, encoded = texts(record.value)

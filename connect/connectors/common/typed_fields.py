@@ -83,7 +83,7 @@ def parse_fields(texts: Sequence[str]) -> list[TypedField]:
         column, _, path = rest.partition("=")
         if not colon or not column or kind not in TYPES:
             raise ValueError(f"fields are such as temperature=t:double, with a type of {', '.join(TYPES)}")
-        if column in COLUMNS or column in (each.column for each in fields):
+        if column in {*COLUMNS, "date"} or column in (each.column for each in fields):
             raise ValueError(f"there is already a column {column}")
         fields.append(TypedField(column, path or column, kind))
     return fields

@@ -2,51 +2,12 @@
 Confluent's S3 sink."""
 
 from collections.abc import Mapping
-from typing import Any, Final
 from urllib.parse import urlsplit
-
-import orjson
 
 from connect.api import Importance, Setting, Settings, SettingType, SinkConnector, SinkTask
 from connect.connectors.common.placeholders import KINDS, problem_of
+from connect.connectors.common.store_settings import store_options, store_url
 from connect.connectors.common.typed_fields import FIELDS
-
-_SCHEMES: Final = ("s3", "gs", "az", "azure", "file")
-# Options of obstore that cannot make a worker read its files or ask other hosts than the endpoint.
-_OPTIONS: Final = (
-    *("endpoint", "region", "access_key_id", "secret_access_key", "session_token", "virtual_hosted_style_request"),
-    *("skip_signature", "service_account_key", "account_name", "account_key", "sas_key", "client_id", "client_secret"),
-    "tenant_id",
-)
-
-
-def options_of(settings: Settings) -> dict[str, Any]:
-    """The options of `store.options`. Raises ValueError."""
-    text = settings["store.options"]
-    options = orjson.loads(text) if text else {}
-    if not isinstance(options, dict) or not all(isinstance(each, str | bool) for each in options.values()):
-        raise ValueError("the options are a JSON object of texts")
-    for name in options:
-        if name not in _OPTIONS:
-            raise ValueError(f"there is no option {name[:40]}: there are {', '.join(_OPTIONS)}")
-    return options
-
-
-def _url_problem(url: str) -> str | None:
-    parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES or (parts.scheme == "file") == bool(parts.netloc):
-        return "s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER or file:///FOLDER is expected"
-    if "@" in parts.netloc or parts.query:
-        return "credentials are options, and not part of the URL"
-    return None
-
-
-def _options_problem(text: str) -> str | None:
-    try:
-        options_of({"store.options": text})
-    except ValueError as error:
-        return "the options are not JSON" if isinstance(error, orjson.JSONDecodeError) else str(error)
-    return None
 
 
 class ObjectStoreSink(SinkConnector):
@@ -55,20 +16,8 @@ class ObjectStoreSink(SinkConnector):
     name = "object-store-sink"
     description = "writes files to S3, Google Cloud Storage, Azure or a folder"
     settings = (
-        Setting(
-            "store.url",
-            "Where files go: s3://BUCKET/FOLDER, gs://…, az://… or file:///FOLDER (the worker has to allow it).",
-            required=True,
-            importance=Importance.HIGH,
-            check=_url_problem,
-        ),
-        Setting(
-            "store.options",
-            'Region, endpoint and credentials, as JSON: {"region": "eu-west-1", "access_key_id": "…"}. Without '
-            "credentials, those of the worker's environment are used.",
-            SettingType.PASSWORD,
-            check=_options_problem,
-        ),
+        store_url("store.url", "files"),
+        store_options("store.options"),
         Setting("topics.dir", "Folder of the files, below the URL.", default="topics"),
         Setting(
             "path.format",

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
-import orjson
-
 from connect.api import ConnectError, DataError, Partition, Settings, SinkContext, SinkRecord, TransactionalSinkTask
 from connect.connectors.common.batches import at_most
 from connect.connectors.common.placeholders import Name
+from connect.connectors.common.store_settings import options_of
 from connect.connectors.object_store.chunks import Chunk, Note, Notes
 from connect.connectors.object_store.formats import Format, format_of
 from connect.connectors.object_store.store import Store, open_store
@@ -46,8 +45,7 @@ class ObjectStoreSinkTask(TransactionalSinkTask):
         self._layout = " ".join([self._folder, settings["path.format"], self._format.suffix])
         self._writers: dict[Partition, _PartitionWriter] = {}
         self._committed: dict[Partition, int] = {}
-        options: dict[str, Any] = orjson.loads(settings["store.options"] or b"{}")
-        self._store = await open_store(settings["store.url"], options, context)
+        self._store = await open_store(settings["store.url"], options_of(settings["store.options"]), context)
 
     async def open(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         self._writers = {}

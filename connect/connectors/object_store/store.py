@@ -4,8 +4,6 @@ The calls are in threads: a process that has used the coroutines of obstore 0.12
 """
 
 import asyncio
-import os
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +21,9 @@ from obstore.exceptions import (
 )
 
 from connect.api import ConnectError, RetriableError, TaskContext
+from connect.connectors.common.local_files import sync
+from connect.connectors.common.one_line import error_line
+from connect.connectors.common.store_settings import require_endpoint
 
 _ATTEMPT: Final = timedelta(seconds=60)
 _RETRIES: Final[Any] = {
@@ -31,10 +32,6 @@ _RETRIES: Final[Any] = {
     "retry_timeout": timedelta(seconds=60),
 }
 _FINAL: Final = (NotFoundError, FileNotFoundError, NotSupportedError, PermissionDeniedError, UnauthenticatedError)
-# A query may have a signature. A server of S3 repeats credentials in some errors: only its code and message are told.
-_QUERY: Final = re.compile(r"(?<=[^\s<'\"])\?\S*")
-_CODE: Final = re.compile(r"<Code>([\w.]{1,100})</Code>")
-_MESSAGE: Final = re.compile(r"<Message>([^<]{1,200})</Message>")
 
 
 class Store:
@@ -53,7 +50,7 @@ class Store:
             more: Any = {"client_options": client, "retry_config": _RETRIES, **options}
             self._store = obstore.store.from_url(url, **more)
         except (BaseError, OSError, TypeError, ValueError) as error:
-            raise ConnectError(f"the store cannot be opened: {_text(error)}") from None
+            raise ConnectError(f"the store cannot be opened: {error_line(error)}") from None
 
     async def put(self, name: str, data: bytes, *, is_new: bool = False) -> bool:
         """Write an object. is_new: leave one that exists as it is, and return False."""
@@ -91,7 +88,7 @@ class Store:
     def _put(self, name: str, data: bytes, is_new: bool) -> None:
         obstore.put(self._store, name, data, mode="create" if is_new else "overwrite")
         if self._folder is not None:
-            _sync(self._folder, name)
+            sync([self._folder / name], self._folder)
 
 
 async def open_store(url: str, options: Mapping[str, str], context: TaskContext) -> Store:
@@ -99,31 +96,10 @@ async def open_store(url: str, options: Mapping[str, str], context: TaskContext)
     parts = urlsplit(url)
     if parts.scheme == "file":
         return Store(url, options, context.require_path(parts.path))
-    endpoint = urlsplit(options.get("endpoint", ""))
-    if endpoint.hostname:
-        await context.require_allowed(endpoint.hostname, endpoint.port or (443 if endpoint.scheme == "https" else 80))
+    await require_endpoint(options.get("endpoint", ""), context)
     return Store(url, options, None)
 
 
-def _sync(folder: Path, name: str) -> None:
-    """Flush a local file, and the folders that name it, to the disk."""
-    path = folder / name
-    for each in (path, *path.parents):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if each == folder:
-            break
-
-
 def _error(name: str, error: Exception) -> ConnectError:
-    text = f"{name}: {_text(error)}"
+    text = f"{name}: {error_line(error)}"
     return ConnectError(text) if isinstance(error, _FINAL) else RetriableError(text)
-
-
-def _text(error: Exception) -> str:
-    text, _, answer = str(error).partition("\n\nDebug source")[0].partition("<")
-    parts = [_QUERY.sub("…", text).strip(" :"), *_CODE.findall(answer)[:1], *_MESSAGE.findall(answer)[:1]]
-    return " ".join(": ".join(filter(None, parts)).split())[:300]

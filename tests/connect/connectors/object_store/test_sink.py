@@ -23,7 +23,7 @@ from sluice.demo.engine_servers import SeaweedServers, ServerMissing
 from tests.connect.connectors.feeder import offsets
 from tests.connect.connectors.harness import Context, reasons, sent, settings_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 FLEET = Partition("fleet", 0)
 
 
