@@ -133,9 +133,9 @@ class Access:
         """Up to `limit` bans in order of their targets, from after `after` on."""
         return [_ban(target, row) for target, row in islice(self._state.scan(_BANS, after=after), limit)]
 
-    def _delete(self, bucket: bytes, name: bytes) -> None:
-        if self._state.get(bucket, name) is not None:
-            self._state.delete(bucket, name)
+    def _delete(self, table: bytes, name: bytes) -> None:
+        if self._state.get(table, name) is not None:
+            self._state.delete(table, name)
 
 
 def _user(name: bytes, row: bytes) -> User:

@@ -35,7 +35,7 @@ _NO_PAYLOAD: Final = 1  # marks
 _IS_KEPT: Final = 2
 _NAME: Final = Struct(">QQ")
 _LAST: Final = 0xFFFF_FFFF_FFFF_FFFF
-_HALVES: Final = b"c"  # bucket of `_NEW` and `_ASKED`, by which their number is kept
+_HALVES: Final = b"c"  # table of `_NEW` and `_ASKED`, by which their number is kept
 _BEHIND_ALL: Final = b"\xff" * 17  # sorts after every name
 
 
@@ -117,29 +117,29 @@ class Order:
     would step over them each time.
     """
 
-    __slots__ = ("_bucket", "_earlier", "_from", "_state")
+    __slots__ = ("_earlier", "_from", "_state", "_table")
 
-    def __init__(self, state: State, bucket: bytes, earlier: Earlier) -> None:
+    def __init__(self, state: State, table: bytes, earlier: Earlier) -> None:
         self._state = state
-        self._bucket = bucket
+        self._table = table
         self._from = b""
         self._earlier = earlier
 
     def add(self, time: int, handle: int) -> None:
         name = _NAME.pack(time, handle)
-        self._state.put(self._bucket, name, b"")
+        self._state.put(self._table, name, b"")
         if name < self._from:
             self._from = name
             self._earlier.is_set = True
 
     def remove(self, time: int, handle: int) -> None:
-        self._state.delete(self._bucket, _NAME.pack(time, handle))
+        self._state.delete(self._table, _NAME.pack(time, handle))
 
     def first(self) -> int | None:
         """The earliest time."""
         if self._from == _BEHIND_ALL:
             return None
-        for name, _ in self._state.scan(self._bucket, self._from):
+        for name, _ in self._state.scan(self._table, self._from):
             self._from = name
             return int.from_bytes(name[:8], "big")
         self._from = _BEHIND_ALL
@@ -152,7 +152,7 @@ class Order:
         last = _NAME.pack(min(time, _LAST), _LAST)
         handles: list[int] = []
         begin = _BEHIND_ALL
-        for name, _ in self._state.scan(self._bucket, self._from):
+        for name, _ in self._state.scan(self._table, self._from):
             begin = min(begin, name)
             if name > last or len(handles) == limit:
                 break
@@ -162,7 +162,7 @@ class Order:
 
     def page(self, after: bytes | None, limit: int) -> list[bytes]:
         """Up to `limit` names from after `after` on."""
-        return [name for name, _ in islice(self._state.scan(self._bucket, after=after), limit)]
+        return [name for name, _ in islice(self._state.scan(self._table, after=after), limit)]
 
 
 class Held:

@@ -7,7 +7,7 @@ from store.control import LogTrimmed
 from store.views.database.database import Database
 from store.views.database.state import State
 
-_BUCKET: Final = b"B"
+_TABLE: Final = b"B"
 _NAME: Final = b""
 _ROW: Final = Struct(">QQ")
 
@@ -24,17 +24,17 @@ class LogBegin:
         self._state = state
         self.position: int
         self.store_time: int
-        self.position, self.store_time = _unpack(state.get(_BUCKET, _NAME))
+        self.position, self.store_time = _unpack(state.get(_TABLE, _NAME))
 
     def trimmed(self, _: bytes, event: LogTrimmed) -> None:
         if event.begin > self.position:
             self.position, self.store_time = event.begin, event.begin_time
-            self._state.put(_BUCKET, _NAME, _ROW.pack(self.position, self.store_time))
+            self._state.put(_TABLE, _NAME, _ROW.pack(self.position, self.store_time))
 
 
 def saved_begin(database: Database) -> int:
     """The position that the log begins at, as of the checkpoint of the views."""
-    return _unpack(database.get(_BUCKET + _NAME))[0]
+    return _unpack(database.get(_TABLE + _NAME))[0]
 
 
 def _unpack(row: bytes | None) -> tuple[int, int]:

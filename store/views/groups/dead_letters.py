@@ -1,6 +1,6 @@
 """The view of dead letters: where each came from, and why its group gave it up.
 
-Each dead letter has a row. Its bucket is `D` and the generation of the index in which its reference entered the group's
+Each dead letter has a row. Its table is `D` and the generation of the index in which its reference entered the group's
 dead-letter queue, its name the digest of that queue and the offset in it. So the rows are dropped together with the
 references.
 """
@@ -36,8 +36,8 @@ class DeadLetters:
         if deliveries == UNSENT:
             deliveries = 0
         row = _ROW.pack(deliveries, event.reason, first_ms, last_ms, offset, len(event.queue))
-        bucket = by_generation(DEAD_LETTERS, self._index.newest)
-        self._state.put(bucket, _name(letters, at), row + event.queue + event.error)
+        table = by_generation(DEAD_LETTERS, self._index.newest)
+        self._state.put(table, _name(letters, at), row + event.queue + event.error)
 
     def find(self, letters: bytes, first: int, count: int) -> list[DeadLetter]:
         """The dead letters at `count` offsets of the queue `letters`, from `first` on. They must have references."""

@@ -25,9 +25,9 @@ class Groups:
         }
 
     def committed(self, group: bytes, event: GroupOffsetsCommitted) -> None:
-        bucket, prefix = owned(_GROUPS, group), owned(b"", event.parent)
+        table, prefix = owned(_GROUPS, group), owned(b"", event.parent)
         for partition, offset in event.offsets.items():
-            self._state.put(bucket, prefix + partition.to_bytes(2, "big"), offset.to_bytes(8, "big"))
+            self._state.put(table, prefix + partition.to_bytes(2, "big"), offset.to_bytes(8, "big"))
 
     def created(self, group: bytes, user: bytes) -> None:
         """Note the creator of a group that is new."""
@@ -58,9 +58,9 @@ class Groups:
         self.resumed(group)
         if self.creator(group):
             self._state.delete(_CREATORS, group)
-        bucket = owned(_GROUPS, group)
-        for name in [name for name, _ in self._state.scan(bucket)]:
-            self._state.delete(bucket, name)
+        table = owned(_GROUPS, group)
+        for name in [name for name, _ in self._state.scan(table)]:
+            self._state.delete(table, name)
 
     def offsets(self, group: bytes, parent: bytes) -> dict[int, int]:
         """Committed offset by partition."""

@@ -174,9 +174,9 @@ class Pops:
         for queue in list(self._names.get(group, ())):
             self._discard((group, queue))
         for view in (_HEADS, _BLOCKS):
-            bucket = owned(view, group)
-            for name in [name for name, _ in self._state.scan(bucket)]:
-                self._state.delete(bucket, name)
+            table = owned(view, group)
+            for name in [name for name, _ in self._state.scan(table)]:
+                self._state.delete(table, name)
         if self.queues_of(group):
             self._state.delete(_GROUPS, group)
             if self._count is not None:

@@ -1,6 +1,6 @@
 """The key view: messages by business key, which is the MQTT 5 user property `key`.
 
-Each key of a message has a row. Its bucket is `k` and the generation of the record's position, its name the key's
+Each key of a message has a row. Its table is `k` and the generation of the record's position, its name the key's
 digest and the position, its value the record's length. So one range delete drops a generation's rows together with
 its index entries, and the messages of a key are in the order of the log. A digest stands for a parent topic and a
 key. Two keys may have the same digest, so readers have to compare the key in the record.
@@ -39,11 +39,11 @@ class Keys:
 
     def enter(self, digests: Iterable[bytes], position: int, length: int) -> None:
         """Add a message that enters its queues, with the position and length of its record."""
-        bucket = by_generation(KEYS, position // self._generation_bytes)
+        table = by_generation(KEYS, position // self._generation_bytes)
         where = position.to_bytes(8, "big")
         row = length.to_bytes(4, "big")
         for digest in digests:
-            self._state.put(bucket, digest + where, row)
+            self._state.put(table, digest + where, row)
 
     def find(self, digest: bytes, after: int, limit: int, max_rows: int) -> tuple[list[tuple[int, int]], int | None]:
         """Find up to `limit` messages with the digest after position `after`, oldest first, in up to `max_rows`

@@ -1,7 +1,7 @@
 """The view of released messages whose queues refer to their old record, by the position of that record.
 
 Their references are among those of younger messages. Retention finds here which records have to stay in the log for
-them. Each has a row: its bucket is `w` and the generation of the record's position, its name the parent topic, 0 and
+them. Each has a row: its table is `w` and the generation of the record's position, its name the parent topic, 0 and
 the position. The rows are dropped with the generation's index entries.
 """
 
@@ -27,8 +27,8 @@ class MovedMessages:
     def enter(self, topic: bytes, position: int) -> None:
         """Add a released message whose record is at `position`."""
         self.entered += 1
-        bucket = by_generation(MOVED, position // self._generation_bytes)
-        self._state.put(bucket, _prefix(parent_of(topic)) + position.to_bytes(_POSITION, "big"), b"")
+        table = by_generation(MOVED, position // self._generation_bytes)
+        self._state.put(table, _prefix(parent_of(topic)) + position.to_bytes(_POSITION, "big"), b"")
 
     def has(self, parent: bytes, log: range) -> bool:
         """Whether the parent topic has such a record in the range `log`, which must be in one generation."""

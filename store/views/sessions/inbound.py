@@ -63,9 +63,9 @@ class Inbound:
         """Release all ids. `exists` tells whether the session continues."""
         ids = self._ids.get(client)
         if ids is None:
-            bucket = owned(_VIEW, client)
+            table = owned(_VIEW, client)
             for packet_id in self._stored(client):
-                self._state.delete(bucket, packet_id.to_bytes(2, "big"))
+                self._state.delete(table, packet_id.to_bytes(2, "big"))
             return
         ids.exists = exists
         for packet_id in list(ids.now):
@@ -81,11 +81,11 @@ class Inbound:
         kept = 0
         for client, ids in self._ids.items():
             if ids.now != ids.stored:
-                bucket = owned(_VIEW, client)
+                table = owned(_VIEW, client)
                 for packet_id in ids.now - ids.stored:
-                    self._state.put(bucket, packet_id.to_bytes(2, "big"), b"")
+                    self._state.put(table, packet_id.to_bytes(2, "big"), b"")
                 for packet_id in ids.stored - ids.now:
-                    self._state.delete(bucket, packet_id.to_bytes(2, "big"))
+                    self._state.delete(table, packet_id.to_bytes(2, "big"))
                 ids.stored = set(ids.now)
             kept += len(ids.now)
         self.changed = 0

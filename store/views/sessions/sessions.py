@@ -125,9 +125,9 @@ class SessionsView:
     def subscribed(self, client: bytes, event: Subscribed, position: int) -> None:
         if self._row(client) is None:
             return
-        bucket = owned(_SUBSCRIPTIONS, client)
+        table = owned(_SUBSCRIPTIONS, client)
         for asked in event.subscriptions:
-            known = self._state.get(bucket, asked.filter)
+            known = self._state.get(table, asked.filter)
             keeps = False
             if known is not None:
                 row = _Row.unpack(known)
@@ -139,7 +139,7 @@ class SessionsView:
             if not keeps:
                 row = self._new(asked, position)
             row = row._replace(options=_options(asked), identifier=asked.identifier)
-            self._state.put(bucket, asked.filter, row.packed())
+            self._state.put(table, asked.filter, row.packed())
 
     def _new(self, asked: SubscribedFilter, position: int) -> "_Row":
         """A new subscription of the record at `position`. It begins there, or at the requested earlier place."""
@@ -157,37 +157,37 @@ class SessionsView:
         """
         if self._row(client) is None:
             return None
-        bucket = owned(_SUBSCRIPTIONS, client)
-        packed = self._state.get(bucket, inbox)
+        table = owned(_SUBSCRIPTIONS, client)
+        packed = self._state.get(table, inbox)
         if packed is None:
             packed = _Row(_INBOX, 0, position, offset).packed()
-            self._state.put(bucket, inbox, packed)
+            self._state.put(table, inbox, packed)
         return _subscription(inbox, packed)
 
     def unsubscribed(self, client: bytes, event: Unsubscribed) -> None:
-        bucket = owned(_SUBSCRIPTIONS, client)
+        table = owned(_SUBSCRIPTIONS, client)
         for topic_filter in event.filters:
-            if self._state.get(bucket, topic_filter) is not None:
-                self._unsubscribe(bucket, topic_filter)
+            if self._state.get(table, topic_filter) is not None:
+                self._unsubscribe(table, topic_filter)
                 self._finish_retained(client, topic_filter)
 
     def cursors_committed(self, client: bytes, event: CursorsCommitted) -> None:
-        bucket = owned(_SUBSCRIPTIONS, client)
+        table = owned(_SUBSCRIPTIONS, client)
         for name, offset in event.offsets.items():
             topic_filter = name
-            known = self._state.get(bucket, name)
+            known = self._state.get(table, name)
             if known is not None:
                 row = _Row.unpack(known)
                 moved = row.acknowledged(name, offset)
             else:
                 topic_filter = filter_of(name)
-                known = self._state.get(bucket, topic_filter) if topic_filter else None
+                known = self._state.get(table, topic_filter) if topic_filter else None
                 if known is None:
                     continue
                 row = _Row.unpack(known)
                 moved = row.replayed(topic_filter, offset)
             if moved is not row:
-                self._state.put(bucket, topic_filter, moved.packed())
+                self._state.put(table, topic_filter, moved.packed())
 
     def will_set(self, client: bytes, event: WillSet) -> None:
         session = self._row(client)
@@ -208,16 +208,16 @@ class SessionsView:
     def outbound_changed(self, client: bytes, event: OutboundChanged) -> None:
         if self._row(client) is None:
             return
-        bucket = owned(_OUTBOUND, client)
+        table = owned(_OUTBOUND, client)
         for packet_id, topic_filter, offset, qos in event.sent:
             row = _OUTBOUND_ROW.pack(qos << 1, offset) + topic_filter
-            self._state.put(bucket, packet_id.to_bytes(2, "big"), row)
+            self._state.put(table, packet_id.to_bytes(2, "big"), row)
         for packet_id in event.received:
-            known = self._state.get(bucket, packet_id.to_bytes(2, "big"))
+            known = self._state.get(table, packet_id.to_bytes(2, "big"))
             if known is not None:
-                self._state.put(bucket, packet_id.to_bytes(2, "big"), bytes([known[0] | _RELEASED]) + known[1:])
+                self._state.put(table, packet_id.to_bytes(2, "big"), bytes([known[0] | _RELEASED]) + known[1:])
         for packet_id in event.completed:
-            self._state.delete(bucket, packet_id.to_bytes(2, "big"))
+            self._state.delete(table, packet_id.to_bytes(2, "big"))
 
     def retained_sent(self, client: bytes, event: RetainedSent) -> None:
         if self._row(client) is None:
@@ -232,9 +232,9 @@ class SessionsView:
             self._finish_retained(client, topic_filter)
 
     def _finish_retained(self, client: bytes, topic_filter: bytes) -> None:
-        bucket = owned(_PENDING, client)
-        if self._state.get(bucket, topic_filter) is not None:
-            self._state.delete(bucket, topic_filter)
+        table = owned(_PENDING, client)
+        if self._state.get(table, topic_filter) is not None:
+            self._state.delete(table, topic_filter)
 
     def session(self, client_id: bytes) -> SessionState | None:
         """The session with its subscriptions and its QoS 2 and retained state; None if there is none."""
@@ -276,8 +276,8 @@ class SessionsView:
 
     def subscriptions(self, client_id: bytes, filters: Sequence[bytes]) -> dict[bytes, StoredSubscription]:
         """The session's subscriptions to these filters."""
-        bucket = owned(_SUBSCRIPTIONS, client_id)
-        rows = [(name, self._state.get(bucket, name)) for name in filters]
+        table = owned(_SUBSCRIPTIONS, client_id)
+        rows = [(name, self._state.get(table, name)) for name in filters]
         return {name: _subscription(name, row) for name, row in rows if row is not None}
 
     def open(self, after: bytes | None, limit: int) -> list[tuple[bytes, int, int, bytes]]:
@@ -309,14 +309,14 @@ class SessionsView:
 
     def _mark_sent(self, client_id: bytes, reach: int) -> None:
         """Mark messages that the session's subscriptions may have sent before the connection was lost."""
-        bucket = owned(_SUBSCRIPTIONS, client_id)
-        for name, packed in list(self._state.scan(bucket)):
+        table = owned(_SUBSCRIPTIONS, client_id)
+        for name, packed in list(self._state.scan(table)):
             if is_shared(name):
                 continue  # leases track the messages of members
             row = _Row.unpack(packed)
             lost = row.lost(name, reach, self._dispatcher.end(subscription_queue(name)))
             if lost != row:
-                self._state.put(bucket, name, lost.packed())
+                self._state.put(table, name, lost.packed())
 
     def _counted(self, change: int) -> None:
         self.count += change
@@ -348,16 +348,16 @@ class SessionsView:
         for name in [name for name, _ in self._state.scan(subscriptions)]:
             self._unsubscribe(subscriptions, name)
         self.inbound.drop(client_id, goes_on)
-        for bucket in (owned(_OUTBOUND, client_id), owned(_PENDING, client_id)):
-            for name in [name for name, _ in self._state.scan(bucket)]:
-                self._state.delete(bucket, name)
+        for table in (owned(_OUTBOUND, client_id), owned(_PENDING, client_id)):
+            for name in [name for name, _ in self._state.scan(table)]:
+                self._state.delete(table, name)
 
     def _unset_expiry(self, client_id: bytes, row: "_Session") -> None:
         if row.closed_at and row.expiry != _NEVER:
             self._state.delete(_EXPIRY, _expiry_name(client_id, row.expiry, row.closed_at))
 
-    def _unsubscribe(self, bucket: bytes, topic_filter: bytes) -> None:
-        self._state.delete(bucket, topic_filter)
+    def _unsubscribe(self, table: bytes, topic_filter: bytes) -> None:
+        self._state.delete(table, topic_filter)
         if is_shared(topic_filter):
             self._shares.left(topic_filter)
         elif has_wildcard(topic_filter):

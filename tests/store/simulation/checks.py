@@ -7,6 +7,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable
 from itertools import pairwise
+from operator import attrgetter
 from random import Random
 from typing import TypeVar
 
@@ -14,8 +15,10 @@ import record
 from matcher.names import levels, matches, parent_of
 from record.layout import FLAG_HELD
 from store.api import (
+    BucketChanges,
     Child,
     Commit,
+    EntryPage,
     GroupPause,
     GroupQueueState,
     GroupState,
@@ -31,7 +34,7 @@ from store.errors import OffsetOutOfRange
 from store.queries import Queries
 from store.views.queues.begins import Floors
 from tests.store.simulation.model import Entered, Entry, Model
-from tests.store.simulation.records import CLIENTS, FILTERS, GROUPS, INBOXES, PARENTS, TOPICS, USERS
+from tests.store.simulation.records import BUCKETS, CLIENTS, ENTRIES, FILTERS, GROUPS, INBOXES, PARENTS, TOPICS, USERS
 
 Answer = TypeVar("Answer")
 
@@ -133,6 +136,7 @@ async def check_all(engine: Queries, model: Model, rng: Random) -> None:
     for now in (0, 15_000, 1 << 60):
         assert await engine.sessions_expired(now, 100) == model.sessions.expired(now)
     await _check_access(engine, model)
+    await _check_buckets(engine, model, rng)
     rows = await engine.producers(None, 9)
     known = [(row.producer, (row.sequence, row.position, row.records, row.digest)) for row in rows]
     assert known == sorted(model.producers.items()), "producers"
@@ -215,6 +219,23 @@ async def _check_groups(engine: Engine, model: Model, rng: Random) -> None:
     for group in {*GROUPS, *(state.group for state in wanted)}:
         paused = model.groups.pauses.get(group)
         assert await engine.group_pause(group) == (None if paused is None else GroupPause(*paused)), "pauses"
+
+
+async def _check_buckets(engine: Queries, model: Model, rng: Random) -> None:
+    for token, change in model.buckets.outcomes.items():
+        assert await engine.entry_change(token) == change, "outcomes"
+    for bucket in BUCKETS:
+        entries = model.buckets.entries[bucket]
+        last = model.buckets.last.get(bucket, 0) if entries else 0
+        by_key = [entries[key] for key in sorted(entries)]
+        assert await engine.entries(bucket, b"", None, 100) == EntryPage(by_key, False), "entries by key"
+        for key in ENTRIES:
+            assert await engine.entry(bucket, key) == entries.get(key), "entries"
+        since = rng.choice((0, *(entry.revision for entry in entries.values())))
+        found = await engine.bucket_changes(bucket, since, 100)
+        is_reset = since != last and not (entries and since >= model.buckets.whole_since[bucket])
+        newer = sorted((each for each in entries.values() if each.revision > since), key=attrgetter("revision"))
+        assert found == BucketChanges([] if is_reset else newer, last, False, is_reset), "changes of a bucket"
 
 
 async def _check_access(engine: Queries, model: Model) -> None:

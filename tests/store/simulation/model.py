@@ -34,6 +34,7 @@ from store.api import (
     topic_queue,
 )
 from tests.store.simulation.model_access import Access
+from tests.store.simulation.model_buckets import Buckets
 from tests.store.simulation.model_event_rules import EventRules
 from tests.store.simulation.model_groups import Groups
 from tests.store.simulation.model_held import Held
@@ -42,8 +43,10 @@ from tests.store.simulation.model_shares import Shares
 
 TIMERS = {Kind.TIMERS_FIRED, Kind.TIMERS_RECALLED, Kind.TRANSACTIONS_ENDED, Kind.TRANSACTIONS_CHECKED}
 EVENT_RULES = {Kind.EVENT_RULE_SET, Kind.EVENT_RULE_REMOVED}
+ENTRIES = {Kind.ENTRY_PUT, Kind.ENTRY_REMOVED}
 ACCESS = {
     *EVENT_RULES,
+    *ENTRIES,
     *(Kind.USER_SET, Kind.USER_REMOVED, Kind.RULES_SET),
     *(Kind.USER_CHANGED, Kind.ROLE_SET, Kind.ROLE_REMOVED, Kind.BAN_SET, Kind.BAN_ENDED),
     *(Kind.ACCESS_REQUESTED, Kind.ACCESS_DECIDED),
@@ -101,6 +104,7 @@ class Model:
         self.event_rules = EventRules(self.groups, self.end)
         self.groups.is_over = lambda *place: self.shares.is_over(*place) or self.event_rules.is_over(*place)
         self.access = Access()
+        self.buckets = Buckets()
         self.producers: dict[bytes, tuple[int, int, int, int]] = {}  # (sequence, position, records, digest) by name
         self.gateways: set[bytes] = set()
         self.entered: list[Entered] = []
@@ -153,8 +157,10 @@ class Model:
         self.shares.notice()
 
     def _access(self, kind: Kind, name: bytes, payload: bytes, position: int, time: int) -> None:
-        """Take a record about a user, a role, a ban or an event rule."""
-        if kind not in EVENT_RULES:
+        """Take a record about a user, a role, a ban, an event rule or an entry of a bucket."""
+        if kind in ENTRIES:
+            self.buckets.fold(kind, name, payload, self.log_end, time)
+        elif kind not in EVENT_RULES:
             self.access.fold(kind, name, payload, position, time)
         elif self.event_rules.fold(kind, name, payload, position, time) and kind == Kind.EVENT_RULE_SET:
             self.again.append((position, event_rule_group(name)))

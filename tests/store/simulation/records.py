@@ -35,6 +35,8 @@ FILTERS = (b"a/+", b"#", b"a/b", b"b/#", b"+", b"+/x/#", b"a/#", INBOXES[0])
 SHARES = (b"$share/s/a/+", b"$share/t/a/+", b"$share/s/a/b")
 TOPICS = (b"a/b", b"a/c", b"a", b"b", b"b/x/y", b"c", b"/", b"$sys/x")
 GROUPS = (b"g", b"group")
+BUCKETS = (b"a", b"aa")
+ENTRIES = (b"k", b"k/1", b"l")
 EVENT_RULES = (b"r", b"other")
 DELAYS = (-5000, 0, 100, 10_000, 100_000)  # ms until delayed messages are due
 PRODUCERS = (b"p1", b"p2")
@@ -74,6 +76,7 @@ class Records:
     ) -> None:
         self.handles: dict[int, bytes] = {}  # unsealed frame by handle
         self._requests = [(7, USERS[1])]  # for access: position and user; the first was never made
+        self._revision = 7  # of an entry, if its change was done; the first one never was there
         self._rng = rng
         self._largest = largest
         self._moves = moves
@@ -94,7 +97,7 @@ class Records:
             return self._sized(self._message(now))
         if kind < 0.85 and self._moves:
             return self._sized(self._move(now))
-        return self._sized(self._control())
+        return self._sized(self._entry() if kind > 0.97 else self._control())
 
     def _sized(self, frame: bytes) -> bytes:
         """A frame that is made so long that it is of the wanted size, if it has a payload."""
@@ -116,6 +119,8 @@ class Records:
                 self.handles[position] = frame
             elif kind == Kind.ACCESS_REQUESTED:
                 self._requests.append((position, subject))
+            elif kind == Kind.ENTRY_PUT:
+                self._revision = position + len(frame)
 
     def _message(self, now: int) -> bytes:
         rng = self._rng
@@ -310,6 +315,17 @@ class Records:
         text, by = rng.choice((b"", b"{}")), rng.choice(USERS)
         rule = control.EventRuleSet(filters, rng.random() < 0.4, text, by, begins, rng.random() < 0.2)
         return rule.frame(name)
+
+    def _entry(self) -> bytes:
+        """A record of an entry."""
+        rng = self._rng
+        subject = rng.choice(BUCKETS) + b"/" + rng.choice(ENTRIES)
+        expected = rng.choice((None, None, None, 0, self._revision))
+        token = rng.choice((b"", rng.randbytes(1), rng.randbytes(8)))
+        if rng.random() < 0.25:
+            return control.EntryRemoved(expected, token).frame(subject)
+        value, limits = rng.randbytes(rng.choice((0, 9, 200))), rng.choice(((), (3,), (0, 99)))
+        return control.EntryPut(value, expected, token, *limits).frame(subject)
 
     def _share(self) -> bytes:
         """A record of shared subscriptions."""

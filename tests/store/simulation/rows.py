@@ -134,6 +134,9 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
         (b"N", len(model.access.bans), model.access.were_bans),
         (b"J", len(model.access.decided_requests), bool(model.access.decided_requests)),
         (b"F", len(model.event_rules.by_name), model.event_rules.were_any),
+        (b"K", model.buckets.count, model.buckets.were_any),
+        (b"v", model.buckets.size, model.buckets.were_any),
+        (b"Z", len(model.buckets.outcomes), bool(model.buckets.outcomes)),
     ):
         if was_any:
             rows[b"C" + letter] = pack(">Q", count)
@@ -147,6 +150,7 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
     _add_held(rows, model)
     _add_groups(rows, model)
     _add_access(rows, model)
+    _add_buckets(rows, model)
     for name, rule in model.event_rules.by_name.items():
         head = pack(">QBHH", rule.set_ms, rule.reads_parents, len(rule.by), len(rule.filters))
         rows[b"F" + name] = head + rule.by + b"".join(map(_sized, rule.filters)) + rule.definition
@@ -156,6 +160,19 @@ def rows_wanted(model: Model, like: Rows, generation_bytes: int) -> Rows:
     for producer, (sequence, position, records, digest) in model.producers.items():
         rows[b"P" + producer] = pack(">QQIQ", sequence, position, records, digest)
     return wanted
+
+
+def _add_buckets(rows: dict[bytes, bytes], model: Model) -> None:
+    buckets = model.buckets
+    for bucket, entries in buckets.entries.items():
+        for key, entry in entries.items():
+            rows[b"K" + _sized(bucket) + key] = pack(">QQ", entry.revision, entry.put_ms) + entry.value
+            rows[b"X" + _sized(bucket) + pack(">Q", entry.revision)] = key
+        if entries:
+            rows[b"M" + bucket] = pack(">QQQ", buckets.last[bucket], buckets.whole_since[bucket], len(entries))
+    for place, (token, change) in enumerate(buckets.outcomes.items()):
+        rows[b"Z" + pack(">I", place)] = token
+        rows[b"I" + token] = pack(">BQ", change.outcome, change.revision)
 
 
 def _add_sessions(rows: dict[bytes, bytes], model: Model) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a bucket, as the state views have them: changed ones in memory, others in RocksDB."""
+"""The rows of a table, as the state views have them: changed ones in memory, others in RocksDB."""
 
 from pathlib import Path
 
@@ -21,22 +21,22 @@ def test_rows_are_those_that_were_put_however_they_are_asked_for(tmp_path_factor
     state = State(database)
     expected: dict[bytes, dict[bytes, bytes]] = {b"s\0\1a": {}, b"s\0\1b": {}}
     for number, changes in enumerate(rounds):
-        for bucket, name, is_there in changes:
+        for table, name, is_there in changes:
             if is_there:
-                state.put(bucket, name, b"%d" % number)
-                expected[bucket][name] = b"%d" % number
+                state.put(table, name, b"%d" % number)
+                expected[table][name] = b"%d" % number
             else:
-                state.delete(bucket, name)
-                expected[bucket].pop(name, None)
+                state.delete(table, name)
+                expected[table].pop(name, None)
             for each, rows in expected.items():
                 assert state.all(each) == list(state.scan(each)) == sorted(rows.items())
-            assert state.get(bucket, name) == expected[bucket].get(name)
+            assert state.get(table, name) == expected[table].get(name)
         batch = database.batch()
         state.drain(batch)
         database.write(batch, Checkpoint(number, number, 0))
         state.forget()
-        for bucket, name, _ in changes:  # what was read before the write is not what is read now
-            assert state.get(bucket, name) == expected[bucket].get(name)
+        for table, name, _ in changes:  # what was read before the write is not what is read now
+            assert state.get(table, name) == expected[table].get(name)
     for each, rows in expected.items():
         assert state.all(each) == sorted(rows.items())
     database.close()

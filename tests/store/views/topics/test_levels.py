@@ -35,13 +35,13 @@ filters = st.builds(
 
 
 @contextmanager
-def opened(path: Path, stored: set[bytes], bucket: bytes) -> Iterator[State]:
+def opened(path: Path, stored: set[bytes], table: bytes) -> Iterator[State]:
     """State over a database that has rows of these topics."""
     database = Database(path, 0)
     try:
-        rows = sorted((bucket + row_name(topic), b"stored") for topic in stored)
+        rows = sorted((table + row_name(topic), b"stored") for topic in stored)
         batch = database.batch()
-        for key, value in [(b"\x00before", b""), *rows, (bytes((bucket[0] + 1,)), b"")]:
+        for key, value in [(b"\x00before", b""), *rows, (bytes((table[0] + 1,)), b"")]:
             batch.put(key, value)
         database.write(batch, Checkpoint(0, 0, 0))
         yield State(database)
