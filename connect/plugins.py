@@ -79,6 +79,8 @@ CONNECTORS: Final = Plugins(
         "object-store-sink": "connect.connectors.object_store.sink:ObjectStoreSink",
         "postgres-sink": "connect.connectors.postgres.sink:PostgresSink",
         "postgres-source": "connect.connectors.postgres.source:PostgresSource",
+        "rabbitmq-sink": "connect.connectors.rabbitmq.sink:RabbitMqSink",
+        "rabbitmq-source": "connect.connectors.rabbitmq.source:RabbitMqSource",
         "redis-sink": "connect.connectors.redis.sink:RedisSink",
         "redis-source": "connect.connectors.redis.source:RedisSource",
         "smtp-sink": "connect.connectors.smtp.sink:SmtpSink",

@@ -53,3 +53,46 @@ class RedisServer(Server):
     def start(self) -> None:
         super().start()
         block_until(lambda: listens(self.port))
+
+
+class RabbitMqServers:
+    """A server of Debian's rabbitmq-server, with the port mapper of Erlang that it needs."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port, mapper, distribution = lasting_ports(3)
+        program("rabbitmq-server")  # a script that must be started as root or rabbitmq; this is what it starts:
+        command = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+        settings = {
+            "HOME": folder,  # for the cookie
+            "ERL_EPMD_PORT": mapper,
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": "sluice@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": self.port,
+            "RABBITMQ_DIST_PORT": distribution,
+            "RABBITMQ_MNESIA_BASE": folder / "data",
+            "RABBITMQ_LOG_BASE": folder / "log",
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": folder / "plugins",
+            "RABBITMQ_PID_FILE": folder / "pid",
+            "RABBITMQ_ALLOW_INPUT": "yes",  # the script is replaced by the server
+            "RABBITMQ_SERVER_START_ARGS": "-noinput",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1",
+        }
+        environment = [f"{name}={value}" for name, value in settings.items()]
+        self._mapper = Server("epmd", ["epmd", "-port", str(mapper), "-address", "127.0.0.1"], folder)
+        self._server = Server("rabbitmq", ["env", *environment, command], folder)
+
+    def start(self) -> None:
+        if not self._mapper.is_running:
+            self._mapper.start()
+        self._server.start()
+        block_until(lambda: listens(self.port))
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    def stop(self) -> None:
+        self._server.stop()
+        self._mapper.stop()

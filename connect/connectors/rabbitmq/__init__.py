@@ -1,0 +1,1 @@
+"""RabbitMQ by AMQP 0-9-1, in both directions."""
