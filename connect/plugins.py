@@ -84,6 +84,7 @@ CONNECTORS: Final = Plugins(
         "redis-sink": "connect.connectors.redis.sink:RedisSink",
         "redis-source": "connect.connectors.redis.source:RedisSource",
         "smtp-sink": "connect.connectors.smtp.sink:SmtpSink",
+        "sqlite-sink": "connect.connectors.sqlite.sink:SqliteSink",
     },
     {},
 )

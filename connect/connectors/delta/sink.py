@@ -13,6 +13,7 @@ class DeltaSink(SinkConnector):
 
     name = "delta-sink"
     description = "appends rows to a table of Delta Lake"
+    value_converter = "raw"
     settings = (store_url("table.url", "the files of the table"), store_options("store.options"), *TABLE_SETTINGS)
 
     def check(self, settings: Settings) -> Mapping[str, str]:

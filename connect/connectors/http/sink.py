@@ -64,6 +64,7 @@ class HttpSink(SinkConnector):
 
     name = "http-sink"
     description = "sends messages to an HTTP endpoint, such as a webhook"
+    value_converter = "raw"
     settings = (
         Setting(
             "http.api.url",

@@ -26,6 +26,7 @@ class IcebergSink(SinkConnector):
 
     name = "iceberg-sink"
     description = "appends rows to a table of Apache Iceberg"
+    value_converter = "raw"
     settings = (
         Setting(
             "iceberg.tables",

@@ -15,6 +15,7 @@ class ObjectStoreSink(SinkConnector):
 
     name = "object-store-sink"
     description = "writes files to S3, Google Cloud Storage, Azure or a folder"
+    value_converter = "raw"
     settings = (
         store_url("store.url", "files"),
         store_options("store.options"),

@@ -65,6 +65,7 @@ class SmtpSink(SinkConnector):
 
     name = "smtp-sink"
     description = "sends mails"
+    value_converter = "raw"
     settings = (
         Setting("smtp.host", "Host of the mail server.", required=True, importance=Importance.HIGH),
         Setting("smtp.port", "Its port.", SettingType.INT, 587, least=1, most=65535),
