@@ -1,0 +1,21 @@
+"""A worker in a process of its own, which a test kills. Its times are short.
+
+Arguments: the endpoint of the node, a name, and the folder that connectors may use.
+"""
+
+import asyncio
+import sys
+
+from cloud_sdk import Client
+from connect.runtime.worker import Worker, WorkerSettings
+
+
+async def main(endpoint: str, name: str, folder: str) -> None:
+    settings = WorkerSettings(
+        name, allowed_folders=[folder], heartbeat_s=0.1, stop_after_s=1.0, dead_after_s=2.0, stop_timeout_s=5.0
+    )
+    async with Client(endpoint) as client:
+        await Worker(client, client.bucket("connect"), settings, "test").run()
+
+
+asyncio.run(main(*sys.argv[1:]))
