@@ -26,6 +26,8 @@ class Permissions:
 
     async def require_allowed(self, host: str, port: int) -> None:
         """See `TaskContext.require_allowed`. All addresses of a name have to be allowed: its client chooses one."""
+        if not host or "/" in host:
+            raise ConnectError(f"{host!r} is no name of a host")
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
