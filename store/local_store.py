@@ -183,6 +183,8 @@ class LocalStore(Queries):
             damaged_places=places,
             damaged_bytes=size,
             damage_met=len(self._reader.met),
+            entries=self._views.buckets.count.value,
+            entry_bytes=self._views.buckets.size.value,
             failed=self._log.failed,
             tier=None if self._tier is None else self._tier_stats(self._tier),
         )

@@ -241,6 +241,8 @@ class NodeCollector:
             ("sluice_store_tail_bytes", "Bytes in the tail cache", stats.tail_bytes),
             ("sluice_store_sessions", "Durable sessions", stats.sessions),
             ("sluice_store_retained", "Retained values", stats.retained),
+            ("sluice_store_entries", "Entries of buckets", stats.entries),
+            ("sluice_store_entry_bytes", "Names, keys and values of the entries of buckets", stats.entry_bytes),
             ("sluice_store_held", "Held messages: delayed, or half of a transaction", stats.held),
             ("sluice_store_transactions", "Messages of open transactions", stats.halves),
             ("sluice_store_delayed", "Messages that wait for their time alone", stats.held - stats.halves),

@@ -23,6 +23,7 @@ from gateway.rpc.reply_budget import LARGE, MANAGEMENT, ReplyBudgets
 from gateway.rpc.rights import NEED_RULES, PREFIX, Rights
 from gateway.rpc.status import UNREADABLE, RequestError, abort
 from gateway.rpc.visibility import CALLER, REVOKED
+from matcher.reserved import KV
 from store.api import Store
 from store.errors import StoreError
 
@@ -243,6 +244,8 @@ async def _checked_requests(caller: Caller, requests: AsyncIterator[Any], contex
 
 def _resource_of(request: Any) -> str:
     """What a request is about, for the audit log."""
+    if bucket := getattr(request, "bucket", ""):
+        return f"topic:{KV.decode()}/{bucket}/{getattr(request, 'key', '') or getattr(request, 'prefix', '')}"
     for kind, name in (("group", "group"), ("topic", "parent")):
         value = getattr(request, name, "")
         if value:

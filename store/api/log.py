@@ -171,6 +171,8 @@ class StoreStats:
     damaged_places: int  # damaged ranges of the log that reads skip
     damaged_bytes: int  # in these ranges
     damage_met: int  # other places where this process read damaged records
+    entries: int = 0  # of all buckets
+    entry_bytes: int = 0  # of the names of their buckets, their keys and their values
     failed: bool = False  # a write failed: no appends until a restart
     tier: TierStats | None = None  # None: there is no tier
 

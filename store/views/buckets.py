@@ -35,12 +35,12 @@ _OUTCOME: Final = Struct(">BQ")
 class Buckets:
     """Entries by bucket and key."""
 
-    __slots__ = ("_changes", "_size", "_state", "_waiting", "count")
+    __slots__ = ("_changes", "_state", "_waiting", "count", "size")
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.count = Count(state, _ENTRIES)  # entries of all buckets
-        self._size = Count(state, _SIZE)  # bytes of their keys and values
+        self.size = Count(state, _SIZE)  # bytes of their keys and values
         self._changes = Count(state, _TOKENS)  # that had a token, ever
         self._waiting = 0  # bytes of values that changed since the checkpoint
 
@@ -63,7 +63,7 @@ class Buckets:
         more = size - (0 if known is None else _size(bucket, known))
         if outcome is ChangeOutcome.DONE and (
             (known is None and 0 < event.max_entries <= self.count.value)
-            or (more > 0 and 0 < event.max_bytes < self._size.value + more)
+            or (more > 0 and 0 < event.max_bytes < self.size.value + more)
         ):
             outcome = ChangeOutcome.FULL
         if outcome is ChangeOutcome.DONE:
@@ -72,7 +72,7 @@ class Buckets:
                 self.count.change(1)
             else:
                 self._state.delete(owned(_ORDER, bucket), _REVISION.pack(known.revision))
-            self._size.change(more)
+            self.size.change(more)
             self._waiting += len(event.value)
             self._state.put(owned(_ENTRIES, bucket), key, _ENTRY.pack(end, time) + event.value)
             self._state.put(owned(_ORDER, bucket), _REVISION.pack(end), key)
@@ -90,7 +90,7 @@ class Buckets:
         if outcome is ChangeOutcome.DONE and known is not None:
             revision = end
             self.count.change(-1)
-            self._size.change(-_size(bucket, known))
+            self.size.change(-_size(bucket, known))
             self._state.delete(owned(_ENTRIES, bucket), key)
             self._state.delete(owned(_ORDER, bucket), _REVISION.pack(known.revision))
             entries = self._head(bucket)[2] - 1

@@ -170,6 +170,26 @@ async def test_two_writers_by_turns(node: Node, client: Client) -> None:
         assert await values(client.bucket("a")) == {"n": b"40"}
 
 
+async def test_a_restart_of_the_node_loses_no_step(node: Node, client: Client) -> None:
+    """Whoever counts while the node is away goes on: a change whose answer was lost is not made twice, and is not taken
+    for that of somebody else."""
+    bucket = client.bucket("a")
+    revision, number = await bucket.put("n", b"0", revision=0), 0
+    restarts = asyncio.ensure_future(restart_often(node))
+    while not restarts.done():
+        number += 1
+        revision = await bucket.put("n", b"%d" % number, revision=revision)
+    await restarts
+    entry = await bucket.get("n")
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"%d" % number, revision)
+
+
+async def restart_often(node: Node) -> None:
+    for _ in range(3):
+        await node.restart()
+
+
 async def test_the_blocking_client(node: Node, client: Client) -> None:
     def use() -> None:
         with blocking.Client(node.endpoint) as blocked:

@@ -257,7 +257,7 @@ async def test_histories(bench: Bench, seed: int) -> None:
     views = bench.engine._views.buckets
     assert views.count.value == len(model.entries)
     sizes = [len(each) + len(key) + len(value) for (each, key), (value, _) in model.entries.items()]
-    assert views._size.value == sum(sizes)
+    assert views.size.value == sum(sizes)
     digests: list[bytes] = []
     for _ in range(2):
         await bench.engine.close()
