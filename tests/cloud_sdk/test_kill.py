@@ -3,10 +3,16 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
 
 import pytest
 
-from cloud_sdk import Client, OutgoingMessage
+from cloud_sdk import Bucket, Client, OutgoingMessage, RevisionConflict
+from gateway.broker.append import append
+from store import control
+from store.api import Action, Resource, Rule
+from store.config import StoreConfig
+from store.engine import Engine
 from tests.waiting import patience, until
 
 NODE = """
@@ -187,6 +193,48 @@ async def test_acknowledged_messages_never_come_again(tmp_path) -> None:
             for each in receivers:
                 each.cancel()
             await asyncio.gather(*receivers, return_exceptions=True)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest.mark.slow
+async def test_counting_by_revisions_survives_every_kill(tmp_path) -> None:
+    """Each of some services adds one by compare-and-set, again and again. The sum is the number of times that they were
+    told that they had."""
+    engine = await Engine.open(tmp_path, StoreConfig(segment_size=4 << 20))
+    everybody = Rule(True, int(Action.PUB | Action.SUB), int(Resource.TOPIC), b"$kv/#")
+    await append(engine, [control.RulesSet([everybody]).frame(b"")])
+    await engine.close()
+    process, port = await start(str(tmp_path), 0)
+    added, adding = 0, True
+
+    async def add(bucket: Bucket) -> None:
+        nonlocal added
+        while adding:
+            entry = await bucket.get("sum")
+            number, revision = (0, 0) if entry is None else (int(entry.value), entry.revision)
+            with suppress(RevisionConflict):
+                await bucket.put("sum", b"%d" % (number + 1), revision=revision)
+                added += 1
+
+    async def wait_for_more(than: int) -> None:
+        await until(lambda: added > than)
+
+    try:
+        async with Client(f"127.0.0.1:{port}", retry_seconds=30) as client:
+            tasks = [asyncio.create_task(add(client.bucket("a"))) for _ in range(5)]
+            for _ in range(3):
+                await wait_for_more(added + 50)
+                process.kill()
+                await process.wait()
+                process, _ = await start(str(tmp_path), port)
+            await wait_for_more(added + 20)
+            adding = False
+            await asyncio.gather(*tasks)
+            entry = await client.bucket("a").get("sum")
+            assert entry is not None
+            assert int(entry.value) == added
     finally:
         process.kill()
         await process.wait()
