@@ -156,8 +156,9 @@ class Rights:
             raise _denied(f"the group {request.group[:100]!r} is another user's, and no rule allows it")
 
     async def _require_entries(self, caller: Caller, name: str, request: Any) -> None:
+        assert self._by_rules is not None
         try:
-            permissions = None if self._by_rules is None else await self._by_rules(caller)
+            permissions = await self._by_rules(caller)
         except StoreError as error:
             raise RequestError(status_of(error), str(error)) from error
         if name in _ENTRY_CHANGES:
