@@ -72,6 +72,8 @@ CONNECTORS: Final = Plugins(
         "http-sink": "connect.connectors.http.sink:HttpSink",
         "iceberg-sink": "connect.connectors.iceberg.sink:IcebergSink",
         "influxdb-sink": "connect.connectors.influxdb.sink:InfluxDbSink",
+        "kafka-sink": "connect.connectors.kafka.sink:KafkaSink",
+        "kafka-source": "connect.connectors.kafka.source:KafkaSource",
         "mqtt-sink": "connect.connectors.mqtt.sink:MqttSink",
         "mqtt-source": "connect.connectors.mqtt.source:MqttSource",
         "nats-sink": "connect.connectors.nats.sink:NatsSink",

@@ -1,12 +1,14 @@
 """Servers of other systems that tests start, on the loopback interface."""
 
+import re
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from sluice.demo.engine_servers import Server
 from sluice.demo.ports import lasting_ports
-from tests.system.tools import program
+from tests.system.tools import module, program
 from tests.waiting import block_until
 
 
@@ -96,3 +98,37 @@ class RabbitMqServers:
     def stop(self) -> None:
         self._server.stop()
         self._mapper.stop()
+
+
+class MockKafka(Server):
+    """The mock cluster of librdkafka, one broker that speaks Kafka's protocol and keeps records in memory.
+
+    No real broker can be had from Debian, PyPI or npm.
+    """
+
+    _PROGRAM = """
+import signal
+from confluent_kafka.admin import AdminClient
+client = AdminClient({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
+for broker in client.list_topics(timeout=60).brokers.values():
+    print(f"listens on {broker.port};", flush=True)
+signal.pause()
+"""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        module("confluent_kafka")
+        self._log = folder / "kafka.log"
+        super().__init__("kafka", [sys.executable, "-c", self._PROGRAM], folder)
+
+    def start(self) -> None:
+        super().start()
+        block_until(self._port)
+
+    def _port(self) -> str | None:
+        found = re.search(r"listens on (\d+);", self._log.read_text(encoding="utf-8"))
+        return None if found is None else found[1]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port()}"
