@@ -56,7 +56,7 @@ async def rows(database: Database, query: str) -> list[tuple[Any, ...]]:
 
 
 async def read(task: PostgresSourceTask, count: int, context: Context | None = None) -> list[SourceRecord]:
-    """So many records, which the log has then, if a context is given."""
+    """So many records at least, which the log has then, if a context is given."""
     found: list[SourceRecord] = []
     async with patience():
         while len(found) < count:
@@ -64,7 +64,6 @@ async def read(task: PostgresSourceTask, count: int, context: Context | None = N
             found.extend(batch)
             if context is not None and batch:
                 await store(task, context, batch)
-    assert len(found) == count
     return found
 
 
@@ -183,13 +182,13 @@ async def test_a_task_goes_on_within_a_transaction(start: Start, database: Datab
     task = await start(context, max__batch__size="100")
     for first in (0, 1000):
         await database.execute(f"INSERT INTO t SELECT generate_series({first}, {first + 999})")
-    await read(task, 300, context)
-    await task.poll()  # 100 more, which are not stored
+    first = len(await read(task, 300, context))
+    await task.poll()  # some more, which are not stored
     await task.stop()
     await until_slots_are_free(database)
     task = await start(context)
-    found = await read(task, 1700, context)
-    assert [each.value["after"]["k"] for each in found] == list(range(300, 2000))
+    found = await read(task, 2000 - first, context)
+    assert [each.value["after"]["k"] for each in found] == list(range(first, 2000))
 
 
 async def test_the_slot_moves_on_when_changes_are_stored_and_not_before(start: Start, database: Database) -> None:
@@ -223,7 +222,7 @@ async def test_a_cancelled_poll_loses_nothing(start: Start, database: Database) 
     polling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await polling
-    found += await read(task, 50)
+    found += await read(task, 100 - len(found))
     assert [each.value["after"]["k"] for each in found] == list(range(100))
     polling = asyncio.create_task(task.poll())
     await asyncio.sleep(0)
