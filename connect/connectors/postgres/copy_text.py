@@ -15,7 +15,7 @@ import orjson
 Encoder = Callable[[Any], str]
 
 NULL: Final = r"\N"
-_SPECIAL: Final = re.compile(r"[\\\t\n\r]")
+_SPECIAL: Final = re.compile(r"[\\\t\n\r\0]")
 _ESCAPES: Final = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _EXACT: Final = 1 << 53  # whole numbers up to here are exact as double precision
 _INTEGERS: Final = {"int2": 1 << 15, "int4": 1 << 31, "int8": 1 << 63}
@@ -30,9 +30,11 @@ def encoder(type_name: str) -> Encoder:
 
 def escaped(text: str) -> str:
     """A text as a cell, or a part of one."""
+    if not _SPECIAL.search(text):
+        return text
     if "\0" in text:
         raise ValueError("PostgreSQL has no texts with the character U+0000")
-    return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], text) if _SPECIAL.search(text) else text
+    return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], text)
 
 
 def _boolean(value: Any) -> str:

@@ -1,22 +1,19 @@
 """From messages to rows of tables."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Final
 
 from connect.api import Settings, SinkRecord
 from connect.connectors.common.values import iso
-from connect.connectors.postgres.copy_text import NULL, Encoder, column_type
+from connect.connectors.postgres.copy_text import NULL, Encoder, column_type, escaped, json_cell
 from connect.connectors.postgres.identifiers import TableName, TableNameFormat, column_problem
 from connect.connectors.postgres.message_columns import MESSAGE_COLUMNS
-from connect.connectors.postgres.tables import MAX_COLUMNS, Shape, Tables
+from connect.connectors.postgres.tables import MAX_COLUMNS, Shape, Table, Tables
 
 _MOST_PLANS: Final = 10_000
-_GETTERS: Final[Mapping[str, Callable[[SinkRecord], Any]]] = {
-    **{name: attrgetter(name) for name in ("topic", "key", "value", "headers", "publisher", "position")},
-    "stored_at": lambda record: iso(record.timestamp_ms),
-}
+# What of a record is in a column, if that is not its name.
+_ATTRIBUTES: Final = {"stored_at": "timestamp_ms"}
 
 
 @dataclass(slots=True)
@@ -33,6 +30,7 @@ class _Plan:
     """How messages of one table become rows, if their values have the same fields."""
 
     shape: Shape
+    message: tuple[Encoder, ...]  # of the columns that tell of the message
     fields: tuple[tuple[str, Encoder], ...]
     left_out: tuple[str, ...]  # fields that have no column, since they were null so far
 
@@ -47,7 +45,8 @@ class RowBuilder:
         self._whitelist = settings["fields.whitelist"]
         self._key_mode, self.key = primary_key(settings)
         self._message = self._message_columns(settings["message.columns"])
-        self._getters = [_GETTERS[source] for source in self._message.values()]
+        self._parts = [_ATTRIBUTES.get(source, source) for source in self._message.values()]
+        self._stored_at = (0, iso(0))  # many messages are stored in the same millisecond
         self._plans: dict[tuple[TableName, tuple[str, ...]], _Plan] = {}
 
     def _message_columns(self, chosen: list[str] | None) -> dict[str, str]:
@@ -71,8 +70,8 @@ class RowBuilder:
                 self._plans.clear()
             self._plans[name, names] = plan
         cells = []
-        for get, encode in zip(self._getters, plan.shape.encoders, strict=False):
-            value = get(record)
+        for part, encode in zip(self._parts, plan.message, strict=True):
+            value = getattr(record, part)
             cells.append(NULL if value is None else encode(value))
         for field, encode in plan.fields:
             value = fields[field]
@@ -110,6 +109,19 @@ class RowBuilder:
                 found[key] = Row(table.shape(tuple(cells)), list(cells.values()), records)
         return list(found.values())
 
+    def _message_encoder(self, table: Table, column: str) -> Encoder:
+        """PostgreSQL reads all but the value from text, whatever the type of the column is."""
+        source = self._message[column]
+        if source == "value":
+            return table.encoders[column]
+        encoders: dict[str, Encoder] = {"headers": _headers, "stored_at": self._time, "position": str}
+        return encoders.get(source, escaped)
+
+    def _time(self, ms: int) -> str:
+        if ms != self._stored_at[0]:
+            self._stored_at = (ms, iso(ms))
+        return self._stored_at[1]
+
     def _fields(self, record: SinkRecord) -> Mapping[str, Any]:
         value = record.value
         if not isinstance(value, dict):
@@ -134,9 +146,14 @@ class RowBuilder:
         shape = table.shape((*self._message, *known))
         return _Plan(
             shape,
+            tuple(self._message_encoder(table, column) for column in self._message),
             tuple((field, table.encoders[field]) for field in known),
             tuple(field for field in fields if field not in table.encoders),
         )
+
+
+def _headers(headers: list[tuple[str, str]]) -> str:
+    return json_cell(headers) if headers else "[]"
 
 
 def primary_key(settings: Settings) -> tuple[str, tuple[str, ...]]:
