@@ -47,7 +47,7 @@ MAKEFLAGS += --jobs=2
 endif
 PROTOS := $(wildcard cloud_sdk/proto/*.proto gateway/rocketmq/proto/*.proto)
 
-.PHONY: help install demo demo-cluster serve test test-quick test-pure simulate simulate-cluster fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-cluster bench-matcher bench-console profile bench-store bench-cloud bench-stream bench-rules conformance docs proto wheel clean
+.PHONY: help install demo demo-cluster serve test test-quick test-pure simulate simulate-cluster fuzz soak nightly lint format bench bench-anomaly bench-offline bench-retained bench-split bench-cluster bench-matcher bench-console profile bench-store bench-cloud bench-stream bench-rules bench-connect conformance docs proto wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -190,6 +190,9 @@ bench-anomaly: $(ALL) ## anomalies in labelled series: the detector beside other
 
 bench-rules: $(ALL) $(KERNEL) ## event rules: CPU of each message for kinds of rules, and beside many others (ARGS=--help)
 	@$(BIN)/python -m benchmarks.event_rules $(ARGS)
+
+bench-connect: $(ALL) $(KERNEL) .clients ## connectors: rate and CPU of sinks, beside the plain clients (ARGS=--help)
+	@$(BIN)/python -m benchmarks.connect $(ARGS)
 
 bench-store: $(ALL) $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)
 	@$(BIN)/python -m benchmarks.store $(ARGS)

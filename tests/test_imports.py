@@ -34,6 +34,7 @@ MAY_IMPORT = {
         "gateway.auth",
         "gateway.config",
         "cloud_sdk",
+        "connect",
         "streaming",
     ),
 }

@@ -1,0 +1,198 @@
+"""What connectors cost: messages a second, and CPU time of a message, beside the plain client of the other system.
+
+The other system and the node run in processes of their own. CPU time is that of this process: of the plain client, of a
+task alone, and of a worker with its client of the node.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+from benchmarks.brokers import BrokerUnavailable, Launch, free_port, run
+from cloud_sdk import Client, OutgoingMessage
+from connect.api import Partition, Settings, SinkRecord, TransactionalSinkTask, read_settings
+from connect.connectors.postgres.sink import PostgresSink
+from connect.converters.json import JsonConverter
+from connect.runtime.worker import Worker, WorkerSettings
+from sluice.demo.engine_servers import ServerMissing
+from sluice.demo.postgres_server import PostgresServer
+
+_BATCH: Final = 1000  # messages of a send and of a put, as `consumer.override.max.poll.records` has by default
+_RIGHTS: Final = ("allow both #", "allow PUB,SUB topic:$kv/connect/#")
+
+
+class _Task:
+    """What a worker is to a task."""
+
+    connector = "bench"
+    task = 0
+
+    async def require_allowed(self, host: str, port: int) -> None:
+        pass
+
+    def require_path(self, path: str) -> Path:
+        return Path(path)
+
+    def reject(self, record: SinkRecord, error: Exception) -> None:  # noqa: ARG002
+        raise error
+
+    async def store_rejected(self) -> None:
+        pass
+
+
+class Stopwatch:
+    """Prints what each of some messages cost since it was made."""
+
+    def __init__(self, messages: int) -> None:
+        self._messages = messages
+        self._since, self._cpu = time.perf_counter(), time.process_time()
+
+    def stop(self, name: str) -> None:
+        rate = self._messages / (time.perf_counter() - self._since)
+        cpu = (time.process_time() - self._cpu) / self._messages * 1e6
+        print(f"{name}: {rate:,.0f} messages a second, {cpu:.1f} µs of CPU each", flush=True)
+
+
+@contextmanager
+def node() -> Iterator[str]:
+    """A node whose connectors everybody may set. Gives its endpoint."""
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
+        folder = Path(name)
+        ports = {front: free_port() for front in ("mqtt", "ws", "grpc", "http")}
+        sluice = [sys.executable, "-m", "sluice"]
+        data = ["--data-dir", str(folder / "data")]
+        flags = [part for front, port in ports.items() for part in (f"--{front}-port", str(port))]
+        broker = run("sluice", Launch([*sluice, "serve", *data, *flags], ""), ports["grpc"], folder)
+        try:
+            subprocess.run([*sluice, "acl", "set", *data, "--everybody", *_RIGHTS], check=True, capture_output=True)
+            yield f"127.0.0.1:{ports['grpc']}"
+        finally:
+            broker.stop()
+
+
+async def postgres(messages: int) -> None:
+    """The sink of PostgreSQL: a table with a column of JSONB, then one with a column for each field."""
+    payloads = [
+        json.dumps({"device": f"d{n % 1000}", "t": 20.5 + n % 7, "hum": n % 100, "ok": True, "note": "x" * 40}).encode()
+        for n in range(messages)
+    ]
+    fields = {"table.columns": "fields", "message.columns": "stored_at"}
+    with PostgresServer() as server:
+        async with await psycopg.AsyncConnection.connect(server.uri, autocommit=True) as database:
+            await _plain_copy(database, payloads)
+            await _task_alone(server, "a task, JSONB", payloads, {})
+            await _task_alone(server, "a task, a column for each field", payloads, fields)
+            await _task_alone(
+                server,
+                "a task, an upsert by topic",
+                payloads,
+                {"insert.mode": "upsert", "pk.mode": "record_topic"},
+            )
+            with node() as endpoint:
+                await _from_node(endpoint, server, database, payloads)
+
+
+async def _plain_copy(database: "psycopg.AsyncConnection[object]", payloads: Sequence[bytes]) -> None:
+    """The same rows by the same client, in transactions of the same size, without offsets."""
+    await database.execute(
+        "CREATE TABLE plain (topic text NOT NULL, key text, value jsonb, headers jsonb, stored_at timestamptz, "
+        "position bigint)"
+    )
+    stopwatch = Stopwatch(len(payloads))
+    for first in range(0, len(payloads), _BATCH):
+        async with database.transaction(), database.cursor().copy("COPY plain FROM STDIN") as copy:
+            for number, payload in enumerate(payloads[first : first + _BATCH], first):
+                stored_at = datetime.fromtimestamp(1_780_000_000 + number / 1000, UTC)
+                await copy.write_row((f"load/d{number % 1000}", None, payload.decode(), "[]", stored_at, number))
+    stopwatch.stop("psycopg alone, COPY")
+
+
+async def _task_alone(server: PostgresServer, name: str, payloads: Sequence[bytes], config: Mapping[str, str]) -> None:
+    """A task and the converter, without a worker and a node."""
+    given = {**server.settings, "auto.create": "true", "table.name.format": name.replace(",", ""), **config}
+    settings: Settings = read_settings(PostgresSink.settings, given)
+    converter = JsonConverter({})
+    task = PostgresSink().task()
+    assert isinstance(task, TransactionalSinkTask)
+    await task.start(settings, _Task())
+    partition = Partition(name, 0)
+    await task.open([partition])
+    stopwatch = Stopwatch(len(payloads))
+    for first in range(0, len(payloads), _BATCH):
+        records = []
+        for number, payload in enumerate(payloads[first : first + _BATCH], first):
+            record = SinkRecord(
+                f"load/d{number % 1000}",
+                None,
+                payload=payload,
+                timestamp_ms=1_780_000_000_000 + number,
+                position=number,
+                partition=partition,
+                offset=number,
+            )
+            record.value = converter.to_value(record)
+            records.append(record)
+        await task.put(records)
+    stopwatch.stop(name)
+    await task.stop()
+
+
+async def _from_node(
+    endpoint: str, server: PostgresServer, database: "psycopg.AsyncConnection[object]", payloads: Sequence[bytes]
+) -> None:
+    """A worker that reads messages of a node, which has them already."""
+    config = {"name": "bench", "connector.class": "postgres-sink", "topics": "load/#", "auto.create": "true"}
+    entry = {"config": {**config, **server.settings, "table.name.format": "worker"}, "state": "RUNNING"}
+    settings = WorkerSettings(allowed_networks=["127.0.0.0/8"], heartbeat_s=1)
+    async with Client(endpoint, name="bench") as client:
+        for first in range(0, len(payloads), _BATCH):
+            batch = enumerate(payloads[first : first + _BATCH], first)
+            await client.send_many([OutgoingMessage(f"load/d{n % 1000}", payload) for n, payload in batch])
+        worker = Worker(client, client.bucket("connect"), settings, "bench")
+        work = asyncio.create_task(worker.run())
+        await client.bucket("connect").put("connector/bench", json.dumps(entry).encode())
+        done = "SELECT coalesce(sum(next_offset), 0) FROM sluice_offsets WHERE parent = 'load'"
+        await _until(database, f"SELECT 0 < ({done})")
+        stopwatch = Stopwatch(len(payloads))
+        await _until(database, f"SELECT {len(payloads)} <= ({done})")
+        stopwatch.stop("node, worker and PostgreSQL, JSONB")
+        worker.stop()
+        await work
+
+
+async def _until(database: "psycopg.AsyncConnection[object]", condition: str) -> None:
+    while await (await database.execute(condition)).fetchone() != (True,):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
+MEASUREMENTS: Final[Mapping[str, Callable[[int], Coroutine[None, None, None]]]] = {"postgres": postgres}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench-connect ARGS=…", description=__doc__)
+    parser.add_argument("--messages", type=int, default=200_000, metavar="N")
+    parser.add_argument("--only", choices=tuple(MEASUREMENTS), action="append", help="may be repeated")
+    arguments = parser.parse_args()
+    for name in arguments.only or MEASUREMENTS:
+        print(f"# {name}", flush=True)
+        try:
+            asyncio.run(MEASUREMENTS[name](arguments.messages))
+        except (BrokerUnavailable, ServerMissing) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
