@@ -140,7 +140,8 @@ async def test_nothing_is_lost_and_the_sink_writes_nothing_twice(
     worker: tuple[NodeProcess, WorkerProcess], database: PostgresServer, kills: int
 ) -> None:
     node, process = worker
-    await query(database, "CREATE TABLE readings (k integer PRIMARY KEY); COMMIT; SELECT 1")
+    async with await psycopg.AsyncConnection.connect(database.uri) as connection:
+        await connection.execute("CREATE TABLE readings (k integer PRIMARY KEY)")
     sink = {"connector.class": "postgres-sink", "topics": "load/#", "auto.create": "true"}
     source = {"connector.class": "postgres-source", "topic.prefix": "pg", "table.include.list": "public.readings"}
     async with cloud_sdk.Client(node.endpoint, name="test", retry_seconds=60) as client:
