@@ -12,7 +12,9 @@ import orjson
 
 Decoder = Callable[[str], Any]
 
+# Without time limits: a snapshot waits while the log takes its rows, and would begin again and again.
 SESSION: Final = (
+    "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; "
     "SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'iso_8601'; SET bytea_output = 'hex'; "
     "SET extra_float_digits = 1; SET client_encoding = 'UTF8'"
 )

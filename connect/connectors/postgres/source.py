@@ -61,11 +61,15 @@ class PostgresSource(SourceConnector):
         ),
         Setting(
             "slot.name",
-            "The replication slot. It is made if it is missing, and never dropped.",
-            default="sluice",
+            "The replication slot, of this connector alone. It is made if it is missing, and never dropped. By "
+            "default, sluice_ and the name of the connector.",
             check=_slot_problem,
         ),
-        Setting("publication.name", "The publication.", default="sluice", check=identifier_problem),
+        Setting(
+            "publication.name",
+            "The publication. By default, sluice_ and the name of the connector.",
+            check=identifier_problem,
+        ),
         Setting(
             "publication.autocreate.mode",
             "filtered: the publication is made for the tables that are included, and changed when they change. "

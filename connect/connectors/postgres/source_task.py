@@ -1,6 +1,7 @@
 """A task of `postgres-source`: a snapshot, then changes from a replication slot."""
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -50,7 +51,9 @@ class PostgresSourceTask(SourceTask):
         self._resumed_at = self._resumed_change = 0  # the last change that is stored already
 
     async def start(self, settings: Settings, context: SourceContext) -> None:
-        self._settings = settings
+        own = "sluice_" + re.sub("[^a-z0-9]", "_", context.connector.lower())[:56]
+        names = {name: settings[name] or own for name in ("slot.name", "publication.name")}
+        self._settings = {**settings, **names}
         self._context = context
         self._skipped = frozenset(settings["skipped.operations"])
         self._offset = await context.offset()  # of the last record that `poll` returned
@@ -81,6 +84,8 @@ class PostgresSourceTask(SourceTask):
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
+            if not self._reading.cancelled():
+                self._reading.exception()  # nobody else asks for it
         await self._close()
 
     async def _open(self) -> None:

@@ -35,7 +35,7 @@ async def start(server: PostgresServer, database: Database) -> AsyncIterator[Sta
     yield started
     for task in tasks:
         await task.stop()
-    await database.execute("DROP PUBLICATION IF EXISTS sluice")
+    await database.execute("DROP PUBLICATION IF EXISTS sluice_test")
     slots = "SELECT slot_name FROM pg_replication_slots WHERE NOT active"
     await until_slots_are_free(database)
     await database.execute(f"SELECT pg_drop_replication_slot(slot_name) FROM ({slots}) AS s")
@@ -308,14 +308,14 @@ async def test_names_that_topics_cannot_have(start: Start, database: Database) -
 
 async def test_a_slot_that_is_gone_is_an_error(start: Start, database: Database) -> None:
     await database.execute("CREATE TABLE t (k integer)")
-    with pytest.raises(ConnectError, match="the replication slot sluice is gone"):
+    with pytest.raises(ConnectError, match="the replication slot sluice_test is gone"):
         await start(Context(offsets={"": {"lsn": 1, "change": 1}}))
 
 
 async def test_what_is_missing_is_said(start: Start, database: Database) -> None:
     with pytest.raises(ConnectError, match="no table of the database matches"):
         await start(table__include__list="nothing")
-    with pytest.raises(ConnectError, match="the publication sluice is missing"):
+    with pytest.raises(ConnectError, match="the publication sluice_test is missing"):
         await start(publication__autocreate__mode="disabled")
 
 
