@@ -109,12 +109,12 @@ def _json(value: Any) -> str:
 def json_cell(value: Any) -> str:
     """A JSON value as a cell."""
     try:
-        text = orjson.dumps(value).decode()
+        data = orjson.dumps(value)
     except TypeError as error:
         raise ValueError(f"this is no JSON value: {error}") from None
-    if "null" in text and _has_infinite(value):  # orjson writes null for them
+    if b"null" in data and _has_infinite(value):  # orjson writes null for them
         raise ValueError("a number in it is not finite")
-    return text.replace("\\", "\\\\")  # the only character of JSON without white space that COPY escapes
+    return data.replace(b"\\", b"\\\\").decode()  # the only character of JSON without white space that COPY escapes
 
 
 def _has_infinite(value: Any) -> bool:

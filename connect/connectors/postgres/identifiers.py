@@ -1,8 +1,7 @@
 """Names of tables and columns that come from topics and payloads, which anybody may have chosen."""
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from connect.api import DataError, SinkRecord
 from connect.connectors.common.placeholders import Name
@@ -37,8 +36,7 @@ def column_problem(name: str) -> str | None:
     return identifier_problem(name)
 
 
-@dataclass(slots=True, frozen=True)
-class TableName:
+class TableName(NamedTuple):
     """A table. Without a schema, PostgreSQL's search path says where it is."""
 
     schema: str

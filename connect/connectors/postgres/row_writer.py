@@ -49,7 +49,8 @@ class RowWriter:
                 if len(part) > 1:
                     waiting.extend(reversed(_divided(part, error)))
                 elif len(part[0].records) > 1:  # of an upsert: messages with the same key, one by one
-                    waiting.extend([[await self._rows.row(record)] for record in reversed(part[0].records)])
+                    rows, _ = await self._rows.rows(part[0].records)
+                    waiting.extend([row] for row in reversed(rows))
                 else:
                     refused.append((part[0].records[0], primary(error)))
         return refused

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from connect.api import Settings, SinkRecord
-from connect.connectors.common.values import iso
+from connect.api import DataError, Settings, SinkRecord
 from connect.connectors.postgres.copy_text import NULL, Encoder, column_type, escaped, json_cell
 from connect.connectors.postgres.identifiers import TableName, TableNameFormat, column_problem
 from connect.connectors.postgres.message_columns import MESSAGE_COLUMNS
 from connect.connectors.postgres.tables import MAX_COLUMNS, Shape, Table, Tables
 
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
 _MOST_PLANS: Final = 10_000
 # What of a record is in a column, if that is not its name.
 _ATTRIBUTES: Final = {"stored_at": "timestamp_ms"}
@@ -46,7 +47,7 @@ class RowBuilder:
         self._key_mode, self.key = primary_key(settings)
         self._message = self._message_columns(settings["message.columns"])
         self._parts = [_ATTRIBUTES.get(source, source) for source in self._message.values()]
-        self._stored_at = (0, iso(0))  # many messages are stored in the same millisecond
+        self._second = (0, "1970-01-01T00:00:00")  # many messages are stored in the same one
         self._plans: dict[tuple[TableName, tuple[str, ...]], _Plan] = {}
 
     def _message_columns(self, chosen: list[str] | None) -> dict[str, str]:
@@ -58,28 +59,40 @@ class RowBuilder:
             columns[self.key[0]] = self._key_mode.removeprefix("record_")
         return columns
 
-    async def row(self, record: SinkRecord) -> Row:
-        """The row of a message. Raises ValueError or `DataError` if it cannot have one."""
-        name = self._format.table(record)
-        fields = self._fields(record) if self._has_fields else {}
-        names = tuple(fields)
-        plan = self._plans.get((name, names))
-        if plan is None or (plan.left_out and any(fields[each] is not None for each in plan.left_out)):
-            plan = await self._plan(name, fields)
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()
-            self._plans[name, names] = plan
-        cells = []
-        for part, encode in zip(self._parts, plan.message, strict=True):
-            value = getattr(record, part)
-            cells.append(NULL if value is None else encode(value))
+    async def rows(self, records: Iterable[SinkRecord]) -> tuple[list[Row], list[tuple[SinkRecord, str]]]:
+        """The rows of messages; and those messages that cannot be rows, with the reason."""
+        rows: list[Row] = []
+        unfit: list[tuple[SinkRecord, str]] = []
+        parts, plans, table = self._parts, self._plans, self._format.table
+        for record in records:
+            try:
+                name = table(record)
+                fields = self._fields(record) if self._has_fields else _NO_FIELDS
+                plan = plans.get((name, tuple(fields)))
+                if plan is None or (plan.left_out and any(fields[each] is not None for each in plan.left_out)):
+                    plan = await self._plan(name, fields)
+                cells = [
+                    NULL if (value := getattr(record, part)) is None else encode(value)
+                    for part, encode in zip(parts, plan.message, strict=True)
+                ]
+                if fields:
+                    self._add_fields(cells, plan, fields)
+                row = Row(plan.shape, cells, [record])
+                if self.key:
+                    self.key_cells(row)
+                rows.append(row)
+            except (DataError, ValueError) as error:
+                unfit.append((record, str(error)))
+        return rows, unfit
+
+    @staticmethod
+    def _add_fields(cells: list[str], plan: _Plan, fields: Mapping[str, Any]) -> None:
         for field, encode in plan.fields:
             value = fields[field]
             try:
                 cells.append(NULL if value is None else encode(value))
             except ValueError as error:
                 raise ValueError(f"{field}: {error}") from None
-        return Row(plan.shape, cells, [record])
 
     def key_cells(self, row: Row) -> tuple[str, ...]:
         """The cells of the primary key. Raises ValueError if one is missing."""
@@ -118,9 +131,10 @@ class RowBuilder:
         return encoders.get(source, escaped)
 
     def _time(self, ms: int) -> str:
-        if ms != self._stored_at[0]:
-            self._stored_at = (ms, iso(ms))
-        return self._stored_at[1]
+        second, rest = divmod(ms, 1000)
+        if second != self._second[0]:
+            self._second = (second, datetime.fromtimestamp(second, UTC).isoformat()[:19])
+        return f"{self._second[1]}.{rest:03d}Z"
 
     def _fields(self, record: SinkRecord) -> Mapping[str, Any]:
         value = record.value
@@ -142,14 +156,17 @@ class RowBuilder:
         if not wanted:
             raise ValueError("the value has no field to store")
         table = await self._tables.find(name, wanted)
+        if len(self._plans) >= _MOST_PLANS:
+            self._plans.clear()
         known = tuple(field for field in fields if field in table.encoders)
         shape = table.shape((*self._message, *known))
-        return _Plan(
+        plan = self._plans[name, tuple(fields)] = _Plan(
             shape,
             tuple(self._message_encoder(table, column) for column in self._message),
             tuple((field, table.encoders[field]) for field in known),
             tuple(field for field in fields if field not in table.encoders),
         )
+        return plan
 
 
 def _headers(headers: list[tuple[str, str]]) -> str:

@@ -102,16 +102,7 @@ class PostgresSinkTask(TransactionalSinkTask):
         records = [each for each in records if each.offset >= self._offsets.next(each.partition)]
         if not records:
             return
-        rows: list[Row] = []
-        unfit: list[tuple[SinkRecord, str]] = []
-        for record in records:
-            try:
-                row = await self._rows.row(record)
-                if self._rows.key:
-                    self._rows.key_cells(row)
-                rows.append(row)
-            except (DataError, ValueError) as error:
-                unfit.append((record, str(error)))
+        rows, unfit = await self._rows.rows(records)
         if self._upserts:
             rows = self._rows.merged(rows)
             for table in {id(row.shape.table): row.shape.table for row in rows}.values():
