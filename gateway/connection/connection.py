@@ -43,6 +43,7 @@ from gateway.net.peer_closed import has_left
 from gateway.net.proxy_protocol import address_text
 from gateway.net.write_buffer import Flusher, Transport
 from gateway.observe.counters import Counters
+from gateway.schemas.payload_checks import PayloadChecks
 from gateway.session.session import Session
 from matcher.names import is_shared
 from store.api import Action, Store
@@ -71,9 +72,19 @@ class Connection(PublishHandler):
         max_uncommitted: int,
         lifetime: "LifetimeCallbacks[Connection]",
         admission: Admission,
+        payload_checks: PayloadChecks,
     ) -> None:
         super().__init__(
-            flusher, transport, decoder, store, append_queue, requests, counters, max_uncommitted, admission
+            flusher,
+            transport,
+            decoder,
+            store,
+            append_queue,
+            requests,
+            counters,
+            max_uncommitted,
+            admission,
+            payload_checks,
         )
         self.info: ConnectionInfo | None = None
         self.requests = requests

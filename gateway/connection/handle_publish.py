@@ -23,6 +23,7 @@ from gateway.net.admission import Admission
 from gateway.net.flow_control import FlowControl
 from gateway.net.write_buffer import Flusher, Transport
 from gateway.observe.counters import Counters
+from gateway.schemas.payload_checks import PayloadChecks
 from gateway.session.qos_exchanges import ARRIVED, ARRIVING
 from gateway.session.session import Session
 from gateway.topics.destination import Destination, InvalidDestination, frame_to, parse_destination
@@ -55,9 +56,11 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         counters: Counters,
         max_uncommitted: int,
         admission: Admission,
+        payload_checks: PayloadChecks,
     ) -> None:
         super().__init__(flusher, transport, counters, admission, max_uncommitted)
         self.decoder = decoder
+        self.payload_checks = payload_checks
         self.store = store
         self.append_queue = append_queue
         self.unreached = unreached
@@ -114,6 +117,8 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
             return
         if packet.is_text and not is_utf8(packet.payload):
             self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, b"the payload is not UTF-8, as its properties say")
+            return
+        if self.payload_checks.is_active and self._fails_schema(session, packet, destination):
             return
         qos = packet.qos
         flags = (qos | FLAG_RETAIN) if packet.retain else qos
@@ -184,6 +189,28 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         self.counters.messages_unheld += 1
         self._refuse(packet, ReasonCode.QUOTA_EXCEEDED, b"too many messages are held (store.max_held)")
         return True
+
+    def _fails_schema(self, session: Session, packet: Publish, destination: Destination | None) -> bool:
+        """Hold a message against the schemas of its topic. Returns whether it is refused.
+
+        Otherwise it may be marked, or go to quarantine: now, and not retained.
+        """
+        if packet.qos == 2 and packet.packet_id in session.inbound:
+            return False  # a duplicate of a message that was accepted
+        topic = packet.topic if destination is None else destination.topic
+        fault = self.payload_checks.fault(topic, packet.payload)
+        if fault is None:
+            return False
+        if fault.mode == "refuse":
+            self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, fault.reason.encode())
+            return True
+        packet.properties += fault.properties(topic)
+        if fault.quarantine:
+            packet.topic = fault.quarantine
+            packet.retain = False
+            if destination is not None:
+                destination.topic, destination.flags, destination.due_ms = fault.quarantine, 0, None
+        return False
 
     def _refuse(self, packet: Publish, reason: ReasonCode, text: bytes) -> None:
         """Acknowledge a message that is not accepted. 3.1.1 has only the normal acknowledgement (MQTT-3.3.5-2)."""

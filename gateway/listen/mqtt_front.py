@@ -23,6 +23,7 @@ from gateway.net.descriptors import room_for_connections
 from gateway.net.tls import name_in
 from gateway.net.write_buffer import Flusher, Transport
 from gateway.observe.counters import Counters
+from gateway.schemas.payload_checks import PayloadChecks
 from store.api import Store
 
 try:
@@ -53,8 +54,10 @@ class MqttFront:
         counters: Counters,
         flusher: Flusher,
         services: int,
+        payload_checks: PayloadChecks,
     ) -> None:
         """services: descriptors that the process reserves for connections of services."""
+        self._payload_checks = payload_checks
         self._store = store
         self._requests = requests
         self._config = config
@@ -140,6 +143,7 @@ class MqttFront:
             config.max_uncommitted,
             self,
             admission,
+            self._payload_checks,
         )
         if admission.asks_certificate:
             info = _with_certificate_names(admission, info, transport.get_extra_info("peercert"))

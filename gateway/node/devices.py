@@ -21,6 +21,7 @@ from gateway.node.tracing import Tracing
 from gateway.observe.calls import histogram_figures
 from gateway.observe.counters import Counters
 from gateway.observe.service_clients import ServiceClients
+from gateway.schemas.payload_checks import PayloadChecks
 from store.api import Store
 
 
@@ -38,10 +39,10 @@ class Devices:
         others: Callable[[], Sequence[Weighted]] = list,
         tracing: Tracing | None = None,
         clients: ServiceClients | None = None,
+        payload_checks: PayloadChecks | None = None,
     ) -> None:
         """name: of a gateway in a separate process, else None. more_figures, clients: those that only such a gateway
-        has.
-        others: see `Sessions`."""
+        has. others: see `Sessions`. payload_checks: None: there are no schemas."""
         self._config = config
         spans = None
         if tracing is not None:
@@ -49,6 +50,7 @@ class Devices:
             store = tracing.store(store, "mqtt", with_groups=False)
         self._more_figures = more_figures
         self._clients = clients or ServiceClients()
+        self._payload_checks = payload_checks or PayloadChecks()
         self._joined = JoinedGateway(store, name, self.figures) if name is not None else None
         ownership: ClientOwnership = self._joined or SINGLE_NODE
         self._flusher = flusher = Flusher(asyncio.get_running_loop(), counters)
@@ -56,7 +58,7 @@ class Devices:
         store.on_commit(self.router.deliver)
         self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership, others, spans)
         services = room_for_services(config.grpc.max_connections) if config.grpc.port >= 0 else 0
-        self.front = MqttFront(store, self.sessions, config.mqtt, counters, flusher, services)
+        self.front = MqttFront(store, self.sessions, config.mqtt, counters, flusher, services, self._payload_checks)
         self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)
         self.listeners: Listeners | None = None
 
@@ -107,5 +109,6 @@ class Devices:
             **self.sessions.sys_topics.figures(),
             "connections": len(self.front.connections),
             **histogram_figures("delivery", self._flusher.delivery_us),
+            **self._payload_checks.figures(),
             **self._more_figures(),
         }

@@ -26,6 +26,7 @@ from gateway.rpc.certificates import RpcCertificates
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.loop_turns import LoopTurns
 from gateway.rpc.service import Service
+from gateway.schemas.payload_checks import PayloadChecks
 from store.api import Store
 
 _HANDSHAKE_MS: Final = 10_000  # for a connection that sends nothing
@@ -52,11 +53,12 @@ class RpcServer:
         management: Management | None = None,
         is_traced: bool = False,
         clients: ServiceClients | None = None,
+        payload_checks: PayloadChecks | None = None,
     ) -> None:
         """shares_port: with other processes of the node. traffic: a number that grows with each message of a device.
         services: addresses of nodes' ports that clients may use; none: those that they use.
         management: that this port serves as well. is_traced: calls may name a trace in their metadata. clients: where
-        those who call are noted."""
+        those who call are noted. payload_checks: None: there are no schemas."""
         self._is_traced = is_traced
         self._services = services
         self._management = management
@@ -73,6 +75,7 @@ class RpcServer:
         self._server: grpc.aio.Server | None = None
         self.calls = Calls()
         self._clients = clients or ServiceClients()
+        self._payload_checks = payload_checks or PayloadChecks()
 
     @property
     def is_running(self) -> bool:
@@ -93,7 +96,12 @@ class RpcServer:
         pull_turns = LoopTurns(config.pull_share / 100, _LONGEST_PULL_WAIT_S, traffic, loop)
         group_turns = LoopTurns(config.group_share / 100, _LONGEST_POP_WAIT_S, traffic, loop)
         self._service = Service(
-            self._store, self._limits, pull_turns, group_turns, lambda: in_any_order(self._services())
+            self._store,
+            self._limits,
+            pull_turns,
+            group_turns,
+            lambda: in_any_order(self._services()),
+            self._payload_checks,
         )
         on_unsent = self._service.reply_unsent
         asking = Authenticating(
@@ -124,7 +132,13 @@ class RpcServer:
             ),
         )
         self._rocket = RocketService(
-            self._store, self._service.groups, self._service.pulls, self._limits, self._groups, self._services
+            self._store,
+            self._service.groups,
+            self._service.pulls,
+            self._limits,
+            self._groups,
+            self._services,
+            self._payload_checks,
         )
         add_SluiceServicer_to_server(self._service, server)
         add_MessagingServiceServicer_to_server(self._rocket, server)

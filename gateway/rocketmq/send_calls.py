@@ -13,6 +13,9 @@ from gateway.rocketmq.names import parent_of_topic
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import OK, RocketError
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.payloads import checked_frame
+from gateway.schemas.errors import InvalidPayload
+from gateway.schemas.payload_checks import PayloadChecks
 from store.api import Appended, Store
 from store.errors import NoSuchMessage
 
@@ -22,10 +25,13 @@ _SLICE: Final = 128  # messages that are translated before everything else on th
 class SendCalls:
     """Answers SendMessage, EndTransaction and RecallMessage. Every method raises `RocketError` and `StoreError`."""
 
-    def __init__(self, store: Store, clients: TelemetryClients, limits: RpcLimits) -> None:
+    def __init__(
+        self, store: Store, clients: TelemetryClients, limits: RpcLimits, payload_checks: PayloadChecks
+    ) -> None:
         self._store = store
         self._clients = clients
         self._limits = limits
+        self._payload_checks = payload_checks
 
     async def send(self, request: pb.SendMessageRequest, client_key: ClientKey) -> pb.SendMessageResponse:
         """Append all messages of a request, or none. Returns after their commit."""
@@ -43,13 +49,16 @@ class SendCalls:
                 self._clients.remember_topic(client_key, parent)
         if any(each.is_half or each.due_ms is not None for each in outgoing) and not self._store.may_hold():
             raise RocketError(pb.TOO_MANY_REQUESTS, "too many delayed messages and open transactions (store.max_held)")
+        frames = [each.frame for each in outgoing]
+        if self._payload_checks.is_active:
+            frames = await self._checked(frames)
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
         def on_appended(appended: Appended) -> None:
             if not answer.done():  # the call was cancelled
                 answer.set_result(appended)
 
-        self._store.append([each.frame for each in outgoing], on_appended)
+        self._store.append(frames, on_appended)
         appended = await answer
         if appended.error is not None:
             raise appended.error
@@ -64,6 +73,18 @@ class SendCalls:
             elif sent.due_ms is not None:
                 entry.recall_handle = str(position)
         return response
+
+    async def _checked(self, frames: list[bytes]) -> list[bytes]:
+        """The frames as they are stored: some may be marked, or in quarantine."""
+        found = []
+        for number, frame in enumerate(frames):
+            if number and number % _SLICE == 0:
+                await asyncio.sleep(0)
+            try:
+                found.append(checked_frame(frame, self._payload_checks))
+            except InvalidPayload as error:
+                raise RocketError(pb.BAD_REQUEST, str(error)) from error
+        return found
 
     async def end_transaction(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
         parent_of_topic(request.topic)

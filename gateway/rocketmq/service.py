@@ -25,6 +25,7 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.long_polling import LongPolling
 from gateway.rpc.pull import PullCalls
 from gateway.rpc.status import RequestError
+from gateway.schemas.payload_checks import PayloadChecks
 from store.api import HeldMessage, Store
 from store.errors import StoreError
 
@@ -65,12 +66,13 @@ class RocketService(rocketmq_pb2_grpc.MessagingServiceServicer):
         limits: RpcLimits,
         configured: GroupConfigs,
         services: Callable[[], Sequence[Weighted]],
+        payload_checks: PayloadChecks,
     ) -> None:
         self._services = services
         self._store = store
         self._leases = LeaseRenewal(groups)
         self._clients = TelemetryClients(store, limits.max_message_bytes, configured)
-        self._sending = SendCalls(store, self._clients, limits)
+        self._sending = SendCalls(store, self._clients, limits, payload_checks)
         self._receiving = ReceiveCalls(store, groups, self._clients, self._leases, limits, configured)
         self._settling = SettleCalls(store, groups, self._leases, limits)
         self._pulling = PullMessageCalls(store, pulls, limits)

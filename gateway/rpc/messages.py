@@ -9,7 +9,10 @@ import record
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.properties import read_message_block
 from gateway.rpc.limits import RpcLimits
+from gateway.rpc.payloads import checked_frame
 from gateway.rpc.visibility import CALLER
+from gateway.schemas.errors import InvalidPayload
+from gateway.schemas.payload_checks import PayloadChecks
 from gateway.topics.destination import MAX_DELAY, InvalidDestination, parse_destination
 from matcher.names import is_valid_topic
 from matcher.reserved import INBOX, is_below
@@ -27,17 +30,24 @@ _CACHED_BYTES: Final = 512  # of one of them
 class MessageCheck:
     """Checks records of requests. It caches valid topics and property blocks, since services repeat a few of them."""
 
-    __slots__ = ("_blocks", "_limits", "_may_hold", "_names")
+    __slots__ = ("_blocks", "_limits", "_may_hold", "_names", "_payload_checks")
 
-    def __init__(self, limits: RpcLimits, may_hold: Callable[[], bool]) -> None:
-        """may_hold: whether the store may hold one more message."""
+    def __init__(
+        self, limits: RpcLimits, may_hold: Callable[[], bool], payload_checks: PayloadChecks | None = None
+    ) -> None:
+        """may_hold: whether the store may hold one more message. payload_checks: None: there are no schemas."""
         self._may_hold = may_hold
+        self._payload_checks = payload_checks or PayloadChecks()
         self._limits = limits
         self._names: set[bytes] = set()
         self._blocks: set[bytes] = {b""}
 
     async def faults(self, frames: list[bytes]) -> list[tuple[int, str]]:
-        """(index, reason) of every frame that is invalid; normally empty."""
+        """(index, reason) of every frame that is invalid; normally empty.
+
+        A frame whose payload does not match the schema of its topic, and is not refused for that, is replaced in the
+        list by one that is marked, or has the topic for quarantine.
+        """
         found: list[tuple[int, str]] = []
         caller = CALLER.get()
         for index, frame in enumerate(frames):
@@ -48,6 +58,11 @@ class MessageCheck:
                 reason = "the topic may not be published to"
                 topic: bytes = record.decode(frame, 0)[_TOPIC]
                 caller.note_denied_topic(Action.PUB, topic, reason)
+            if reason is None and self._payload_checks.is_active:
+                try:
+                    frames[index] = checked_frame(frame, self._payload_checks)
+                except InvalidPayload as error:
+                    reason = str(error)
             if reason is not None:
                 found.append((index, reason))
         return found

@@ -24,6 +24,7 @@ from gateway.rpc.status import RequestError, abort, invalid
 from gateway.rpc.trace import Trace
 from gateway.rpc.visibility import is_listed, may_check_transaction, visible_child
 from gateway.rpc.wakeups import Wakeups
+from gateway.schemas.payload_checks import PayloadChecks
 from record.layout import MAX_KEY
 from store.api import Store
 from store.errors import StoreError
@@ -39,12 +40,13 @@ class Service(sluice_pb2_grpc.SluiceServicer):
         pull_turns: LoopTurns,
         group_turns: LoopTurns,
         nodes: Callable[[], Sequence[str]],
+        payload_checks: PayloadChecks | None = None,
     ) -> None:
-        """nodes: addresses of nodes that clients are told of."""
+        """nodes: addresses of nodes that clients are told of. payload_checks: see `MessageCheck`."""
         self._store = store
         self._nodes = nodes
         self._limits = limits
-        self._check = MessageCheck(limits, store.may_hold)
+        self._check = MessageCheck(limits, store.may_hold, payload_checks)
         self._wakeups = Wakeups(store)
         self._groups = GroupCalls(store, self._wakeups, limits, group_turns)
         self._pulls = PullCalls(store, self._wakeups, limits, pull_turns)

@@ -1,28 +1,45 @@
 """Holds payloads against the schemas that are bound to their topics."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from gateway.mqtt.properties import user_property
 from gateway.schemas.entries import Binding, Mode
 from gateway.schemas.errors import InvalidPayload
 from gateway.schemas.kinds import Schema
 from matcher.trie import Trie
 
+ERROR: Final = b"schema-error"  # user properties of messages that are marked or in quarantine
+SUBJECT: Final = b"schema-subject"
+TOPIC: Final = b"schema-topic"  # where a message in quarantine was published to
 _MAGIC: Final = 0  # first byte of Confluent's wire format; the id of the schema follows, in 4 bytes
 _HEADER: Final = 5  # bytes
 _CACHED: Final = 65_536  # references in the cache of matches
-_SEVERITY: Final[Mapping[Mode, int]] = {"mark": 0, "quarantine": 1, "refuse": 2}
+_SEVERITY: Final[dict[Mode, int]] = {"mark": 0, "quarantine": 1, "refuse": 2}
+_DONE: Final[dict[Mode, str]] = {"mark": "marked", "quarantine": "quarantined", "refuse": "refused"}
 
 
-@dataclass(slots=True, frozen=True)
 class Fault:
     """What is wrong with a payload, and what becomes of its message."""
 
-    mode: Mode
-    subject: str
-    text: str
-    quarantine: str  # topic; "" with another mode
+    __slots__ = ("mode", "quarantine", "subject", "text")
+
+    def __init__(self, mode: Mode, subject: str, text: str, quarantine: bytes) -> None:
+        """quarantine: topic; b"" with another mode."""
+        self.mode: Mode = mode
+        self.subject = subject
+        self.text = text
+        self.quarantine = quarantine
+
+    @property
+    def reason(self) -> str:
+        """The fault and the subject, for whoever published the message."""
+        return f"the payload does not match the schema {self.subject}: {self.text}"
+
+    def properties(self, topic: bytes) -> bytes:
+        """The user properties that the message gets, encoded. topic: where it was published to."""
+        added = user_property(ERROR, self.text.encode()) + user_property(SUBJECT, self.subject.encode())
+        return added + user_property(TOPIC, topic) if self.quarantine else added
 
 
 class SubjectCheck:
@@ -60,10 +77,11 @@ class SubjectCheck:
 class PayloadChecks:
     """The checks of all topics. There may be none, which `is_active` says at the cost of one look."""
 
-    __slots__ = ("_bound", "is_active")
+    __slots__ = ("_bound", "faults", "is_active")
 
     def __init__(self) -> None:
-        self.is_active = False
+        self.is_active: bool = False
+        self.faults: dict[Mode, int] = dict.fromkeys(_SEVERITY, 0)  # messages, by what became of them
         self._bound: Trie[tuple[Binding, SubjectCheck]] = Trie(_CACHED)
 
     def replace(self, bound: Sequence[tuple[Binding, SubjectCheck]]) -> None:
@@ -75,13 +93,18 @@ class PayloadChecks:
         self.is_active = bool(bound)
 
     def fault(self, topic: bytes, payload: bytes) -> Fault | None:
-        """What is wrong with a payload, by the strictest of the bindings that it fails; None: nothing, or nothing is
-        known about the topic."""
+        """What is wrong with the payload of a message, by the strictest of the bindings that it fails; None: nothing,
+        or its topic has no binding. The fault is counted."""
         worst: Fault | None = None
         for binding, check in self._bound.match(topic):
             if worst is None or _SEVERITY[binding.mode] > _SEVERITY[worst.mode]:
                 try:
                     check.check(payload)
                 except InvalidPayload as error:
-                    worst = Fault(binding.mode, check.subject, str(error), binding.quarantine)
+                    worst = Fault(binding.mode, check.subject, str(error), binding.quarantine.encode())
+        if worst is not None:
+            self.faults[worst.mode] += 1
         return worst
+
+    def figures(self) -> dict[str, int]:
+        return {f"payloads_{_DONE[mode]}": count for mode, count in self.faults.items()}

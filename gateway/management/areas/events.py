@@ -29,6 +29,7 @@ from gateway.rpc.limits import RpcLimits
 from gateway.rpc.messages import MessageCheck
 from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.visibility import topic_of
+from gateway.schemas.payload_checks import PayloadChecks
 from matcher.names import has_wildcard, is_valid_topic, matches
 from matcher.reserved import DOLLAR
 from record.layout import MAX_KEY, Kind
@@ -47,11 +48,19 @@ _SIGNATURE: Final = "webhook-signature"
 class EventsService:
     """Implements the service `Events`."""
 
-    def __init__(self, engine: Engine, rules: EventRules, authority: Authority, limits: RpcLimits) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        rules: EventRules,
+        authority: Authority,
+        limits: RpcLimits,
+        payload_checks: PayloadChecks | None = None,
+    ) -> None:
+        """payload_checks: see `MessageCheck`."""
         self._store = engine
         self._rules = rules
         self._authority = authority
-        self._check = MessageCheck(limits, engine.may_hold)
+        self._check = MessageCheck(limits, engine.may_hold, payload_checks)
         self._recent = RecentEvents(engine)
         self._changing = asyncio.Lock()  # the number of rules stays as it is between a check and its record
 

@@ -31,6 +31,7 @@ from gateway.rpc.request_fields import parent_name
 from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.trace import Trace
 from gateway.rpc.visibility import topic_of
+from gateway.schemas.payload_checks import PayloadChecks
 from gateway.topics.destination import InvalidDestination, frame_to, parse_destination
 from matcher.names import is_valid_topic
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN, MAX_KEY
@@ -46,11 +47,14 @@ _BRACKETS: Final = ("{", "[")
 class MessagesService:
     """Implements the service `Messages`."""
 
-    def __init__(self, store: Store, limits: RpcLimits, machines: Machines) -> None:
+    def __init__(
+        self, store: Store, limits: RpcLimits, machines: Machines, payload_checks: PayloadChecks | None = None
+    ) -> None:
+        """payload_checks: see `MessageCheck`."""
         self._store = store
         self._machines = machines
         self._limits = limits
-        self._check = MessageCheck(limits, store.may_hold)
+        self._check = MessageCheck(limits, store.may_hold, payload_checks)
 
     async def browse_topic(self, request: pb.BrowseTopicRequest, _manager: Manager) -> pb.BrowseReply:
         return await self._browse(topic_queue(valid_topic(request.topic)), request)

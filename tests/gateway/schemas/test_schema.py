@@ -5,11 +5,12 @@ import struct
 
 import pytest
 
+from gateway.mqtt.properties import read_message_block
 from gateway.schemas.entries import Binding, Mode, binding_key, check_binding, subject_key
 from gateway.schemas.errors import InvalidPayload, InvalidSchema
 from gateway.schemas.inference import inferred
 from gateway.schemas.kinds import LEVELS, Schema
-from gateway.schemas.payload_checks import Fault, PayloadChecks, SubjectCheck
+from gateway.schemas.payload_checks import PayloadChecks, SubjectCheck
 from gateway.schemas.schema import incompatible, parse_schema
 
 
@@ -119,11 +120,21 @@ def test_checks_are_bound_to_topics() -> None:
     text = 'the value is not of type "string"'
     assert checks.fault(b"other", b"x") is None
     assert checks.fault(b"a/x/y", b"1") is None
-    assert checks.fault(b"a/x/y", b'"x"') == Fault("mark", "numbers", f"/: {number}", "")
-    assert checks.fault(b"a/x", b"1") == Fault("quarantine", "texts", f"/: {text}", "bad")
+    marked = checks.fault(b"a/x/y", b'"x"')
+    assert marked is not None and (marked.mode, marked.subject, marked.text) == ("mark", "numbers", f"/: {number}")
+    assert read_message_block(marked.properties(b"a/x/y")).user == [
+        ("schema-error", f"/: {number}"),
+        ("schema-subject", "numbers"),
+    ]
+    moved = checks.fault(b"a/x", b"1")
+    assert moved is not None and (moved.mode, moved.text, moved.quarantine) == ("quarantine", f"/: {text}", b"bad")
+    assert ("schema-topic", "a/x") in read_message_block(moved.properties(b"a/x")).user
     # The strictest of those that it fails decides.
-    assert checks.fault(b"a/b", b"[]") == Fault("refuse", "numbers", f"/: {number}", "")
-    assert checks.fault(b"a/b", b"1") == Fault("quarantine", "texts", f"/: {text}", "bad")
+    refused = checks.fault(b"a/b", b"[]")
+    assert refused is not None and refused.reason == f"the payload does not match the schema numbers: /: {number}"
+    strictest = checks.fault(b"a/b", b"1")
+    assert strictest is not None and strictest.subject == "texts"
+    assert checks.figures() == {"payloads_marked": 1, "payloads_quarantined": 2, "payloads_refused": 1}
     checks.replace([])
     assert not checks.is_active and checks.fault(b"a/b", b"[]") is None
 
