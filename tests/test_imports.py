@@ -44,7 +44,7 @@ GATEWAY_FLOORS = (
     ("events", "net", "schemas", "topics", "tracing"),
     ("auth", "session"),
     ("connection", "delivery", "http", "rpc", "shared"),
-    ("broker", "listen", "rocketmq"),
+    ("broker", "listen", "registry", "rocketmq"),
     ("eventing",),
     ("management",),
     ("console",),

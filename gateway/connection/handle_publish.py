@@ -209,7 +209,7 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
             packet.topic = fault.quarantine
             packet.retain = False
             if destination is not None:
-                destination.topic, destination.flags, destination.due_ms = fault.quarantine, 0, None
+                destination.redirect(fault.quarantine)
         return False
 
     def _refuse(self, packet: Publish, reason: ReasonCode, text: bytes) -> None:

@@ -45,6 +45,7 @@ from gateway.node.services import manager_of, rpc_limits, warn_of_open_ports
 from gateway.node.store_tls import gateway_tls, store_tls
 from gateway.node.tracing import Tracing
 from gateway.observe.service_clients import ServiceClients
+from gateway.registry.bound_schemas import BoundSchemas
 from gateway.rpc.status import RequestError
 from store.api import Store
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
@@ -82,6 +83,7 @@ class ClusteredStoreNode:
         self._management = Management(self._audit, self._pass_on, self._clients)
         self._areas: Areas = {}  # of the store, or the copy, that `_management` serves
         self._rules: EventRules | None = None  # of the store, while this node leads
+        self._schemas: BoundSchemas | None = None  # likewise
         self._changed = asyncio.Event()  # the role
         self._let_go = asyncio.Event()  # no front uses an engine, or a copy
         self._let_go.set()
@@ -331,6 +333,7 @@ class ClusteredStoreNode:
             authority, share = served.authority, config.grpc.group_share
             sessions, traffic = served.sessions, self._tracing.store(engine)
             self._rules = rules = EventRules(engine, authority, config.events, share, lambda: served.commits)
+            self._schemas = schemas = BoundSchemas(engine)
             areas = areas_of(
                 engine,
                 sessions,
@@ -341,10 +344,12 @@ class ClusteredStoreNode:
                 served.figures,
                 authority,
                 rules,
+                schemas,
                 traffic,
             )
             self._manage(areas)
             await served.begin()
+            await schemas.start()
             rules.start()
             if self._store is not None and self._store.engine is engine:
                 served.serve(self._listener)
@@ -359,6 +364,9 @@ class ClusteredStoreNode:
         if self._rules is not None:
             await self._rules.stop()
         self._rules = None
+        if self._schemas is not None:
+            await self._schemas.stop()
+        self._schemas = None
         await self._http.show(None)
         if self._served is not None:
             await self._served.stop()

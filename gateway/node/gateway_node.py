@@ -33,6 +33,7 @@ from gateway.node.tracing import Tracing
 from gateway.observe.counters import Counters, device_messages
 from gateway.observe.process_figures import process_figures
 from gateway.observe.service_clients import ServiceClients
+from gateway.registry.bound_schemas import BoundSchemas
 from notify.event_receiver import EventReceiver
 from store.errors import StoreClosed
 from store.remote.client import RemoteStore
@@ -94,6 +95,7 @@ class GatewayNode:
         audit = AuditLog(config.audit, config.split.place or "gateway", None if standby else store)
         wrong = config.mqtt.max_wrong_passwords
         self._authority = authority = Authority(store, wrong, audit, config.auth, links)
+        self._schemas = BoundSchemas(store)
         self._rpc = self._make_rpc(store)
         own_name = None if standby else name
         self._devices = devices = Devices(
@@ -106,6 +108,7 @@ class GatewayNode:
             lambda: devices_of(store.nodes, node),
             self._tracing,
             self._clients,
+            self._schemas.checks,
         )
         devices.sessions.redirection.why = standby
         self._draining = Draining(devices.sessions)
@@ -120,6 +123,8 @@ class GatewayNode:
         )
         await self._http.show(pages)
         try:
+            if not standby:  # which takes no messages
+                await self._schemas.start()
             await devices.start(self.ended.set)
             grpc = await self._rpc.start(config.host, config.grpc.port) if self._rpc is not None else -1
             http = await self._http.start(config.http_host, config.http.port) if config.http.port >= 0 else -1
@@ -153,6 +158,7 @@ class GatewayNode:
             await self._rpc.stop(RPC_STOP_S)
         await self._devices.stop()
         await self._http.stop()
+        await self._schemas.stop()
         await self._authority.stop()
         self._passing.close()
         await store.close()
@@ -208,6 +214,7 @@ class GatewayNode:
             self._management,
             self._tracing,
             self._clients,
+            self._schemas.checks,
         )
 
     async def _pass_on(self, method: Method, request: Message, manager: Manager) -> Message:

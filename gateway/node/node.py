@@ -19,6 +19,7 @@ from gateway.node.services import Services
 from gateway.node.tracing import Tracing
 from gateway.observe.counters import Counters, device_messages
 from gateway.observe.service_clients import ServiceClients
+from gateway.registry.bound_schemas import BoundSchemas
 from store.engine import Engine
 
 
@@ -43,7 +44,11 @@ class Node:
         audit = AuditLog(config.audit, "node", engine)
         wrong = config.mqtt.max_wrong_passwords
         self._authority = authority = Authority(engine, wrong, audit, config.auth, links)
-        self._devices = devices = Devices(engine, authority, config, self.counters, tracing=tracing)
+        self._schemas = schemas = BoundSchemas(engine)
+        checks = schemas.checks
+        self._devices = devices = Devices(
+            engine, authority, config, self.counters, tracing=tracing, payload_checks=checks
+        )
         self._router, self._sessions, self._front = devices.router, devices.sessions, devices.front
         self._maintenance = Maintenance(engine, self._sessions.wills, self._sessions.open_sessions.__contains__)
         self._services = services = Services(
@@ -55,6 +60,7 @@ class Node:
             partial(device_messages, self.counters),
             lambda: {"": devices.figures()},
             self.reload,
+            schemas,
             lambda: devices.front.admissions,
             tracing,
         )
@@ -62,6 +68,7 @@ class Node:
             await services.admin.start()
             await self._maintenance.clean_up_after(_everybody)
             self._maintenance.start()
+            await schemas.start()
             await devices.start(_never)
             self.ports = await devices.listen(*await services.start())
             return self.ports
@@ -89,6 +96,7 @@ class Node:
         await self._maintenance.stop()
         await self._devices.stop()
         await self._services.stop()
+        await self._schemas.stop()
         await self._authority.stop()
         await close()
         await self._tracing.stop()

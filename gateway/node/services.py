@@ -31,7 +31,9 @@ from gateway.net.weighted import Weighted
 from gateway.node.rpc_server import RpcServer
 from gateway.node.tracing import Tracing
 from gateway.observe.service_clients import ServiceClients
+from gateway.registry.bound_schemas import BoundSchemas
 from gateway.rpc.limits import RpcLimits
+from gateway.schemas.payload_checks import PayloadChecks
 from store.api import Store
 from store.engine import Engine
 from store.errors import StoreClosed
@@ -54,6 +56,7 @@ class Services:
         traffic: Callable[[], int],
         sources: Callable[[], Mapping[str, Figures]],
         reload: Callable[[], Awaitable[Changes | None]],
+        schemas: BoundSchemas,
         admissions: Callable[[], Sequence[Admission]] = list,
         tracing: Tracing | None = None,
     ) -> None:
@@ -66,10 +69,14 @@ class Services:
         traffic_store = tracing.store(engine) if tracing is not None else engine
         self.rules = EventRules(engine, authority, config.events, config.grpc.group_share, traffic)
         limits, rules = rpc_limits(config), self.rules
-        areas = areas_of(engine, sessions, services, limits, config, reload, sources, authority, rules, traffic_store)
+        areas = areas_of(
+            engine, sessions, services, limits, config, reload, sources, authority, rules, schemas, traffic_store
+        )
         management.serve({**areas, "Cluster": NoCluster()})
         self.passed_calls = PassedCalls(management, lambda: authority)
-        self.rpc = rpc_server(engine, authority, config, traffic, lambda: own, management, tracing, clients)
+        self.rpc = rpc_server(
+            engine, authority, config, traffic, lambda: own, management, tracing, clients, schemas.checks
+        )
         self.http = HttpFront(config.http)
         identify = manager_of(self.http)
         HttpApi(management, identify).add_to(self.http.app)
@@ -126,15 +133,29 @@ def rpc_server(
     management: Management | None = None,
     tracing: Tracing | None = None,
     clients: ServiceClients | None = None,
+    payload_checks: PayloadChecks | None = None,
 ) -> RpcServer | None:
-    """The gRPC server of a process; None if it has none. traffic, services, management, clients: see `RpcServer`."""
+    """The gRPC server of a process; None if it has none. traffic, services, management, clients, payload_checks: see
+    `RpcServer`."""
     if config.grpc.port < 0:
         return None
     limits, share = rpc_limits(config), config.split.share_ports
     is_traced = tracing is not None and tracing.is_on
     if tracing is not None:
         store = tracing.store(store, "grpc")
-    return RpcServer(store, authority, limits, config.grpc, share, traffic, services, management, is_traced, clients)
+    return RpcServer(
+        store,
+        authority,
+        limits,
+        config.grpc,
+        share,
+        traffic,
+        services,
+        management,
+        is_traced,
+        clients,
+        payload_checks,
+    )
 
 
 def rpc_limits(config: Config) -> RpcLimits:

@@ -13,6 +13,7 @@ from gateway.node.served_store import ServedStore
 from gateway.node.services import Services
 from gateway.node.store_tls import store_tls
 from gateway.node.tracing import Tracing
+from gateway.registry.bound_schemas import BoundSchemas
 from store.engine import Engine
 from store.remote.config import RemoteConfig
 from store.remote.listener import StoreListener
@@ -38,6 +39,7 @@ class StoreNode:
         self._tracing = tracing = Tracing(config, "store")
         tracing.trace_commits(engine)
         self._served = served = ServedStore(engine, config, links)
+        self._schemas = BoundSchemas(engine)
         self._services = Services(
             engine,
             served.authority,
@@ -47,12 +49,14 @@ class StoreNode:
             lambda: served.commits,
             served.figures,
             self._reload_all,
+            self._schemas,
             tracing=tracing,
         )
         self._listener = StoreListener(RemoteConfig(), manage=self._services.passed_calls.answer)
         try:
             await self._services.admin.start()
             await served.begin()
+            await self._schemas.start()
             grpc, http = await self._services.start()
             served.serve(self._listener)
             port = await self._listener.open(config.split.listen, store_tls(config.split))
@@ -91,6 +95,7 @@ class StoreNode:
         await self._served.stop()
         await self._listener.close()
         await self._services.stop()
+        await self._schemas.stop()
         await close()
         await self._tracing.stop()
         self._engine = None

@@ -3,12 +3,13 @@
 | key | value |
 | --- | --- |
 | `config` | `Settings`: of all subjects |
+| `ids` | `Ids` |
 | `id/<number>` | `StoredSchema`; never changed, and never removed |
 | `subject/<name>` | `Subject` |
 | `binding/<topic filter>` | `Binding` |
 
-An id is taken by the change that creates its entry, and a version by a change of its subject, each at the revision that
-was read before. So two registries that act at the same time never give one number to two schemas.
+An id is taken by a change of `ids`, and a version by a change of its subject, each at the revision that was read
+before. So two nodes that act at the same time never give one number to two schemas.
 """
 
 import re
@@ -24,10 +25,11 @@ from matcher.reserved import DOLLAR
 
 BUCKET: Final = b"schemas"
 CONFIG: Final = b"config"
+IDS: Final = b"ids"
 ID_PREFIX: Final = b"id/"
 SUBJECT_PREFIX: Final = b"subject/"
 BINDING_PREFIX: Final = b"binding/"
-MAX_IDS: Final = 10_000
+MAX_IDS: Final = 100_000
 MAX_SUBJECTS: Final = 2_000
 MAX_VERSIONS: Final = 200  # of a subject, with those that were deleted
 MAX_BINDINGS: Final = 1_000
@@ -41,6 +43,12 @@ class Settings(msgspec.Struct, frozen=True):
     """What holds for all subjects without a setting of their own."""
 
     compatibility: Level = DEFAULT_LEVEL
+
+
+class Ids(msgspec.Struct, frozen=True):
+    """Which ids were taken."""
+
+    last: int
 
 
 class StoredSchema(msgspec.Struct, frozen=True):

@@ -36,6 +36,12 @@ class Destination:
         self.flags = flags  # flags to add to the record
         self.due_ms = due_ms  # None: now
 
+    def redirect(self, topic: bytes) -> None:
+        """Send the message to another topic, now."""
+        self.topic = topic
+        self.flags = 0
+        self.due_ms = None
+
 
 def parse_destination(topic: bytes, now_ms: int, is_checked: bool = False) -> Destination:
     """Parse the topic of a PUBLISH.

@@ -29,6 +29,7 @@ AREAS: Final = (  # of the cluster
     "connectors",
     "nodes",
     "rules",
+    "schemas",
     "services",
     "store",
 )

@@ -20,9 +20,12 @@ from gateway.management.areas.events import EventsService
 from gateway.management.areas.groups import GroupsService
 from gateway.management.areas.held import HeldService
 from gateway.management.areas.messages import MessagesService
+from gateway.management.areas.schemas import SchemasService
 from gateway.management.areas.services import Machines, ServicesService
 from gateway.management.areas.storage import Sources, StorageService
 from gateway.management.areas.topics import TopicsService
+from gateway.registry.bound_schemas import BoundSchemas
+from gateway.registry.registry import SchemaRegistry
 from gateway.rpc.limits import RpcLimits
 from store.api import Store
 from store.engine import Engine
@@ -40,15 +43,16 @@ def areas_of(
     sources: Sources,
     authority: Authority,
     rules: EventRules,
+    schemas: BoundSchemas,
     traffic: Store | None = None,
 ) -> Areas:
-    """The services by name. reload, sources: see `StorageService`. traffic: the store for messages that are published
-    and consumed, if it is not the engine itself."""
-    store = traffic or engine
+    """The services by name. reload, sources: see `StorageService`. schemas: those by which this process checks
+    payloads. traffic: the store for messages that are published and consumed, if it is not the engine itself."""
+    store, checks = traffic or engine, schemas.checks
     access = AccessService(engine, sessions.remove)
     return {
         "Topics": TopicsService(engine, config.store),
-        "Messages": MessagesService(store, limits, Machines(services, sessions)),
+        "Messages": MessagesService(store, limits, Machines(services, sessions), checks),
         "Groups": GroupsService(engine, limits, services),
         "Consumers": ConsumersService(store, limits),
         "DeadLetters": DeadLettersService(engine, limits),
@@ -61,6 +65,7 @@ def areas_of(
         "AccessRequests": AccessRequestsService(engine, access),
         "Authentication": AuthenticationService(authority),
         "Bans": BansService(engine),
-        "Events": EventsService(engine, rules, authority, limits),
         "Connectors": ConnectorsService(engine, limits),
+        "Events": EventsService(engine, rules, authority, limits, checks),
+        "Schemas": SchemasService(engine, SchemaRegistry(engine, limits), schemas.refresh),
     }

@@ -2292,3 +2292,243 @@ class PromoteSiteReply(_message.Message):
     LEADER_FIELD_NUMBER: _ClassVar[int]
     leader: str
     def __init__(self, leader: _Optional[str] = ...) -> None: ...
+
+class ListSubjectsRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    limit: int
+    def __init__(self, after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListSubjectsReply(_message.Message):
+    __slots__ = ("subjects", "compatibility", "after")
+    SUBJECTS_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    subjects: _containers.RepeatedCompositeFieldContainer[Subject]
+    compatibility: str
+    after: str
+    def __init__(self, subjects: _Optional[_Iterable[_Union[Subject, _Mapping]]] = ..., compatibility: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+
+class GetSubjectRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class Subject(_message.Message):
+    __slots__ = ("name", "compatibility", "has_own_compatibility", "versions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_FIELD_NUMBER: _ClassVar[int]
+    HAS_OWN_COMPATIBILITY_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    compatibility: str
+    has_own_compatibility: bool
+    versions: _containers.RepeatedCompositeFieldContainer[SchemaVersion]
+    def __init__(self, name: _Optional[str] = ..., compatibility: _Optional[str] = ..., has_own_compatibility: _Optional[bool] = ..., versions: _Optional[_Iterable[_Union[SchemaVersion, _Mapping]]] = ...) -> None: ...
+
+class SchemaVersion(_message.Message):
+    __slots__ = ("number", "id", "by", "set_ms")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    SET_MS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    id: int
+    by: str
+    set_ms: int
+    def __init__(self, number: _Optional[int] = ..., id: _Optional[int] = ..., by: _Optional[str] = ..., set_ms: _Optional[int] = ...) -> None: ...
+
+class GetSchemaRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    def __init__(self, id: _Optional[int] = ...) -> None: ...
+
+class Schema(_message.Message):
+    __slots__ = ("id", "kind", "text")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    kind: str
+    text: str
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class RegisterSchemaRequest(_message.Message):
+    __slots__ = ("name", "kind", "text")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    text: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class CheckSchemaRequest(_message.Message):
+    __slots__ = ("name", "kind", "text", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    text: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., text: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class CheckSchemaReply(_message.Message):
+    __slots__ = ("compatible", "problems", "known")
+    COMPATIBLE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    compatible: bool
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    known: SchemaVersion
+    def __init__(self, compatible: _Optional[bool] = ..., problems: _Optional[_Iterable[str]] = ..., known: _Optional[_Union[SchemaVersion, _Mapping]] = ...) -> None: ...
+
+class DeleteSubjectRequest(_message.Message):
+    __slots__ = ("name", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class DeleteSubjectReply(_message.Message):
+    __slots__ = ("versions",)
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, versions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SetCompatibilityRequest(_message.Message):
+    __slots__ = ("name", "compatibility")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COMPATIBILITY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    compatibility: str
+    def __init__(self, name: _Optional[str] = ..., compatibility: _Optional[str] = ...) -> None: ...
+
+class SetCompatibilityReply(_message.Message):
+    __slots__ = ("compatibility",)
+    COMPATIBILITY_FIELD_NUMBER: _ClassVar[int]
+    compatibility: str
+    def __init__(self, compatibility: _Optional[str] = ...) -> None: ...
+
+class ListBindingsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListBindingsReply(_message.Message):
+    __slots__ = ("bindings",)
+    BINDINGS_FIELD_NUMBER: _ClassVar[int]
+    bindings: _containers.RepeatedCompositeFieldContainer[SchemaBinding]
+    def __init__(self, bindings: _Optional[_Iterable[_Union[SchemaBinding, _Mapping]]] = ...) -> None: ...
+
+class SchemaBinding(_message.Message):
+    __slots__ = ("topic_filter", "subject", "mode", "version", "quarantine", "by", "set_ms")
+    TOPIC_FILTER_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    SET_MS_FIELD_NUMBER: _ClassVar[int]
+    topic_filter: str
+    subject: str
+    mode: str
+    version: int
+    quarantine: str
+    by: str
+    set_ms: int
+    def __init__(self, topic_filter: _Optional[str] = ..., subject: _Optional[str] = ..., mode: _Optional[str] = ..., version: _Optional[int] = ..., quarantine: _Optional[str] = ..., by: _Optional[str] = ..., set_ms: _Optional[int] = ...) -> None: ...
+
+class SetBindingRequest(_message.Message):
+    __slots__ = ("topic_filter", "name", "mode", "version", "quarantine")
+    TOPIC_FILTER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINE_FIELD_NUMBER: _ClassVar[int]
+    topic_filter: str
+    name: str
+    mode: str
+    version: int
+    quarantine: str
+    def __init__(self, topic_filter: _Optional[str] = ..., name: _Optional[str] = ..., mode: _Optional[str] = ..., version: _Optional[int] = ..., quarantine: _Optional[str] = ...) -> None: ...
+
+class DeleteBindingRequest(_message.Message):
+    __slots__ = ("topic_filter",)
+    TOPIC_FILTER_FIELD_NUMBER: _ClassVar[int]
+    topic_filter: str
+    def __init__(self, topic_filter: _Optional[str] = ...) -> None: ...
+
+class DeleteBindingReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckPayloadRequest(_message.Message):
+    __slots__ = ("name", "version", "payload")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    payload: bytes
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class CheckPayloadReply(_message.Message):
+    __slots__ = ("fault",)
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    fault: str
+    def __init__(self, fault: _Optional[str] = ...) -> None: ...
+
+class InferSchemaRequest(_message.Message):
+    __slots__ = ("topic_filter", "limit")
+    TOPIC_FILTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    topic_filter: str
+    limit: int
+    def __init__(self, topic_filter: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class InferSchemaReply(_message.Message):
+    __slots__ = ("text", "messages")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    messages: int
+    def __init__(self, text: _Optional[str] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class PreviewSchemaRequest(_message.Message):
+    __slots__ = ("topic_filter", "limit", "name", "kind", "text")
+    TOPIC_FILTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    topic_filter: str
+    limit: int
+    name: str
+    kind: str
+    text: str
+    def __init__(self, topic_filter: _Optional[str] = ..., limit: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class PreviewSchemaReply(_message.Message):
+    __slots__ = ("messages", "faults")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FAULTS_FIELD_NUMBER: _ClassVar[int]
+    messages: int
+    faults: _containers.RepeatedCompositeFieldContainer[PayloadFault]
+    def __init__(self, messages: _Optional[int] = ..., faults: _Optional[_Iterable[_Union[PayloadFault, _Mapping]]] = ...) -> None: ...
+
+class PayloadFault(_message.Message):
+    __slots__ = ("position", "topic", "fault")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    topic: str
+    fault: str
+    def __init__(self, position: _Optional[int] = ..., topic: _Optional[str] = ..., fault: _Optional[str] = ...) -> None: ...

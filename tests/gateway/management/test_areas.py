@@ -67,6 +67,7 @@ class Surface:
                 lambda: sources,
                 node._authority,
                 node._services.rules,
+                node._schemas,
             )
         )
 

@@ -20,6 +20,7 @@ from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.send_calls import SendCalls
 from gateway.rocketmq.status import RocketError
 from gateway.rpc.limits import RpcLimits
+from gateway.schemas.payload_checks import PayloadChecks
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_QOS, FLAG_RETAIN
 from store.api import Appended, Done, Store
 
@@ -210,7 +211,7 @@ async def test_a_large_request_is_translated_in_slices() -> None:
             appended_frames.extend(frames)
             done(Appended(range(len(frames)), 1))
 
-    calls = SendCalls(cast("Store", Appending()), cast("TelemetryClients", None), LIMITS)
+    calls = SendCalls(cast("Store", Appending()), cast("TelemetryClients", None), LIMITS, PayloadChecks())
     request = pb.SendMessageRequest(messages=[message(b"%d" % number) for number in range(1_000)])
     task = asyncio.create_task(calls.send(request, ClientKey(b"", "service")))
     turns = 0
