@@ -30,6 +30,7 @@ SECTIONS: Final = (
     Section("groups", "Groups", "g"),
     Section("rules", "Rules", "r"),
     Section("connectors", "Connectors", "n"),
+    Section("schemas", "Schemas", "e"),
     Section("dead-letters", "Dead letters", "d"),
     Section("clients", "Clients", "c"),
     Section("services", "Services", "v"),

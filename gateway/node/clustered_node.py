@@ -30,6 +30,7 @@ from gateway.management.admin_socket import AdminSocket
 from gateway.management.areas.areas import Areas, areas_of
 from gateway.management.areas.storage import StorageService
 from gateway.management.cloudevents_api import CloudEventsApi
+from gateway.management.confluent_api import ConfluentApi
 from gateway.management.connect_rest_api import ConnectRestApi
 from gateway.management.http_api import HttpApi
 from gateway.management.methods import Method
@@ -123,6 +124,7 @@ class ClusteredStoreNode:
         HttpApi(self._management, manager_of(self._http)).add_to(self._http.app)
         CloudEventsApi(self._management, manager_of(self._http)).add_to(self._http.app)
         ConnectRestApi(self._management, manager_of(self._http)).add_to(self._http.app)
+        ConfluentApi(self._management, manager_of(self._http)).add_to(self._http.app)
         if config.http.console:
             Console(self._management, self._http).add_to(self._http.app)
         self._management.serve({"Cluster": member})

@@ -19,6 +19,7 @@ from gateway.management.areas.areas import areas_of
 from gateway.management.areas.clients import SessionDirectory
 from gateway.management.areas.cluster import NoCluster
 from gateway.management.cloudevents_api import CloudEventsApi
+from gateway.management.confluent_api import ConfluentApi
 from gateway.management.connect_rest_api import ConnectRestApi
 from gateway.management.http_api import HttpApi, Identify
 from gateway.management.passing import PassedCalls
@@ -82,6 +83,7 @@ class Services:
         HttpApi(management, identify).add_to(self.http.app)
         CloudEventsApi(management, identify).add_to(self.http.app)
         ConnectRestApi(management, identify).add_to(self.http.app)
+        ConfluentApi(management, identify).add_to(self.http.app)
         if config.http.console:
             Console(management, self.http).add_to(self.http.app)
         self.admin = AdminSocket(config.data_dir, management)

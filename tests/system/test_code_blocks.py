@@ -24,7 +24,10 @@ from tests.waiting import block_until, patience
 ROOT = Path(__file__).parents[2]
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("console", "operations", "events", "mqtt", "sdk", "streaming", "history")),
+    *(
+        f"docs/{name}.md"
+        for name in ("console", "operations", "events", "schemas", "mqtt", "sdk", "streaming", "history")
+    ),
 )
 ALL = [block for page in (*PAGES, "docs/pipelines.md", "docs/rocketmq.md") for block in blocks(ROOT / page, ROOT)]
 RUN = [block for block in ALL if block.is_run]

@@ -563,6 +563,26 @@ async def test_rules_are_set_tested_paused_and_deleted(node: Node, admin: Browse
     assert "There is none" in (await admin.get("rules")).text
 
 
+async def test_schemas_are_added_tried_bound_and_deleted(node: Node, admin: Browser) -> None:
+    text = json.dumps({"type": "object", "required": ["t"], "description": EVIL})
+    added = await admin.act("schema-register", name="s", kind="JSON", text=text)
+    assert "s has it as version 1, with the id 1" in added.text
+    assert "/console/schema?name=s" in (await admin.get("schemas")).links
+    page = await admin.get("schema?name=s&payload=" + quote("{}"))
+    assert "It does not match" in page.elements.words and "<img" not in page.text
+    assert "It matches" in (await admin.get("schema?name=s&version=1&payload=" + quote('{"t": 1}'))).elements.words
+    again = {"name": "s", "is_there": "1", "kind": "JSON"}
+    assert "it is not compatible" in (await admin.act("schema-register", **again, text="false")).text
+    bind = {"topic_filter": "a/+", "subject": "s", "mode": "quarantine", "quarantine": "bad/a"}
+    assert "Payloads of a/+ are held against s" in (await admin.act("schema-bind", **bind)).text
+    words = (await admin.get("schemas")).elements.words
+    assert "a/+" in words and "bad/a" in words
+    assert "delete that binding first" in (await admin.act("schema-delete", name="s")).text
+    assert "are not held against" in (await admin.act("schema-unbind", topic_filter="a/+")).text
+    assert "The subject s is deleted" in (await admin.act("schema-delete", name="s")).text
+    assert "There is none" in (await admin.get("schemas")).text
+
+
 async def test_the_audit_log_is_searched(make_node: MakeNode, tmp_path: Path) -> None:
     node = await make_node(http__auth=["password"], audit__folder=str(tmp_path / "audit"))
     await set_user(node, ADMIN, PASSWORD.encode())
