@@ -144,8 +144,7 @@ def test_a_prefix_and_a_name_that_ends_in_a_star_are_two_things() -> None:
         ("allow publish a\0b", "is not a topic filter"),
         (
             "allow GET cluster:disk",
-            "the cluster has access, audit, bans, configuration, connectors, nodes, rules, schemas, services, store; "
-            "not 'disk'",
+            "the cluster has access, audit, bans, configuration, connectors, nodes, rules, schemas, services, store;",
         ),
         ("allow GET session:", "the name of a session has 1 to"),
         ("allow GET group:" + "x" * 65_536, "the name of a group has 1 to 65535 bytes"),
