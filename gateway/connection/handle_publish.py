@@ -204,10 +204,9 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         if fault.mode == "refuse":
             self._refuse(packet, ReasonCode.PAYLOAD_FORMAT_INVALID, fault.reason.encode())
             return True
-        packet.properties += fault.properties(topic)
+        packet.add_properties(fault.properties(topic))
         if fault.quarantine:
-            packet.topic = fault.quarantine
-            packet.retain = False
+            packet.redirect(fault.quarantine)
             if destination is not None:
                 destination.redirect(fault.quarantine)
         return False

@@ -121,6 +121,15 @@ class Publish(Packet):
         self.properties = properties
         self.is_text = is_text  # the payload says that it is UTF-8, and nobody has looked yet
 
+    def add_properties(self, block: bytes) -> None:
+        """Add encoded properties."""
+        self.properties += block
+
+    def redirect(self, topic: bytes) -> None:
+        """Publish it to another topic, not retained."""
+        self.topic = topic
+        self.retain = False
+
 
 class Ack(Packet):
     """What the four acknowledgements of a PUBLISH have (sections 3.4 to 3.7)."""
