@@ -33,4 +33,6 @@ class Figures:
 def error_text(error: BaseException) -> str:
     """An error in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, ModuleNotFoundError):
+        text += ": the worker does not have what this connector needs, see docs/connect.md"
     return text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"

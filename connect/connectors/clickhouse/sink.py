@@ -27,7 +27,7 @@ _DEFAULTS: Final = {
     "wait_end_of_query": "1",
 }
 _HOST: Final = re.compile(r"[A-Za-z0-9_.:-]+")
-_BAD_ROW: Final = 400  # the status for rows that ClickHouse cannot read
+_REFUSED: Final = (400, 413)  # for rows that ClickHouse cannot read, or too many of them
 _OURS: Final = ("query", "database", "user", "password", "insert_deduplication_token", "wait_end_of_query")
 
 
@@ -148,7 +148,7 @@ class ClickHouseSinkTask(SinkTask):
             self._settings["max.retries"],
             self._settings["retry.backoff.ms"],
         )
-        if answer.status == _BAD_ROW:
+        if answer.status in _REFUSED:
             raise Refused(str(answer.error()))
         if not answer.is_success:
             raise answer.error()

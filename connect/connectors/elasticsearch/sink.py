@@ -21,7 +21,7 @@ from connect.api import (
     SinkRecord,
     SinkTask,
 )
-from connect.connectors.common.batches import at_most, by_size, tried_again, writable
+from connect.connectors.common.batches import Refused, at_most, by_size, in_halves, tried_again, writable
 from connect.connectors.common.http_settings import basic_auth, http_client, retries, timeouts, url_problem
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
 from connect.connectors.common.tls import TLS
@@ -38,6 +38,7 @@ _REQUEST_MS: Final = "read.timeout.ms"
 _BULK: Final = "/_bulk?filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason"
 _FORBIDDEN: Final = re.compile(r'[\\/*?"<>| ,#:\x00-\x1f]')  # in the name of an index
 _EXISTS: Final = 409
+_TOO_LARGE: Final = 413
 _MAX_INDEX: Final = 255  # bytes
 _MAX_ID: Final = 512  # bytes
 _MAX_REASON: Final = 200  # characters
@@ -138,6 +139,9 @@ class ElasticsearchSinkTask(SinkTask):
             await self._client.close()
 
     async def _deliver(self, batch: Sequence[Item]) -> None:
+        await in_halves(batch, self._deliver_half, self._context)
+
+    async def _deliver_half(self, batch: Sequence[Item]) -> None:
         left = list(batch)
         await tried_again(partial(self._write, left), self._settings["max.retries"], self._settings["retry.backoff.ms"])
 
@@ -151,6 +155,8 @@ class ElasticsearchSinkTask(SinkTask):
         except RetriableError:
             self._url += 1
             raise
+        if answer.status == _TOO_LARGE:
+            raise Refused(str(answer.error()))
         if not answer.is_success:
             raise answer.error()
         results = _results(answer.body, len(left))

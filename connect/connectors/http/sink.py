@@ -18,7 +18,7 @@ from connect.api import (
     SinkRecord,
     SinkTask,
 )
-from connect.connectors.common.batches import RateLimit, at_most, by_size, tried_again, writable
+from connect.connectors.common.batches import RateLimit, Refused, at_most, by_size, in_halves, tried_again, writable
 from connect.connectors.common.http_settings import basic_auth, http_client, retries, timeouts, url_problem
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
 from connect.connectors.common.tls import TLS
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _CONNECT_MS: Final = "http.connect.timeout.ms"
 _REQUEST_MS: Final = "http.request.timeout.ms"
 _RESERVED: Final = ("content-length", "host", "transfer-encoding", "connection", "webhook-")
+_UNAUTHORIZED: Final = (401, 403, 407)
+_OF_CONTENT: Final = (400, 413, 422)  # perhaps because of one message of several
 _JSON: Final = "application/json"
 _LINES: Final = "application/x-ndjson"
 
@@ -180,17 +182,24 @@ class HttpSinkTask(SinkTask):
         return self._url.of(record, partial(quote, safe="")), part
 
     async def _deliver(self, request: Request) -> None:
-        records = [record for record, _ in request[1]]
+        url, items = request
+        await in_halves(items, partial(self._deliver_batch, url), self._context)
+
+    async def _deliver_batch(self, url: str, items: Sequence[tuple[SinkRecord, bytes]]) -> None:
         answer = await tried_again(
-            partial(self._send, request), self._settings["max.retries"], self._settings["retry.backoff.ms"]
+            partial(self._send, url, items), self._settings["max.retries"], self._settings["retry.backoff.ms"]
         )
         if answer.is_success:
-            self._sent.update(record.position for record in records)
-        for record in records if not answer.is_success else ():
-            self._context.reject(record, answer.error())
+            self._sent.update(record.position for record, _ in items)
+        elif answer.status in _UNAUTHORIZED:
+            raise answer.error()
+        elif answer.status in _OF_CONTENT:
+            raise Refused(str(answer.error()))
+        else:
+            for record, _ in items:
+                self._context.reject(record, answer.error())
 
-    async def _send(self, request: Request) -> "Answer":
-        url, items = request
+    async def _send(self, url: str, items: Sequence[tuple[SinkRecord, bytes]]) -> "Answer":
         await self._rate.wait()
         headers = self._headers | {"Content-Type": self._content_type(items[0][0])}
         body = items[0][1]

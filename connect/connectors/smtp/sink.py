@@ -174,7 +174,7 @@ class SmtpSinkTask(SinkTask):
             tls_context=self._tls,
             username=self._settings["smtp.username"],
             password=self._settings["smtp.password"],
-            local_hostname="localhost",
+            local_hostname=parseaddr(self._settings["mail.from"])[1].rpartition("@")[2],
             timeout=timeout_s,
         )
         try:

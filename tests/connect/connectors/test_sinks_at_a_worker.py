@@ -1,6 +1,7 @@
 """Sinks that a worker runs on a node: an HTTP endpoint that fails at times, files and tables of messages."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -48,6 +49,17 @@ async def test_an_endpoint_that_the_worker_does_not_allow(connect: Connect, serv
         fields = await connect.until_state(worker, "hook", "FAILED")
     assert "127.0.0.1" in fields["trace"]
     assert server.got == []
+
+
+async def test_a_worker_that_lacks_a_library_says_so(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "connect.connectors.delta.sink_task", raising=False)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    config = {"connector.class": "delta-sink", "topics": "fleet/#", "table.url": f"file://{connect.folder}"}
+    await connect.set("lake", config)
+    async with connect.worker() as worker:
+        fields = await connect.until_state(worker, "lake", "FAILED")
+    assert "deltalake" in fields["trace"]
+    assert fields["trace"].endswith("the worker does not have what this connector needs, see docs/connect.md")
 
 
 def in_files(folder: Path) -> list[int]:

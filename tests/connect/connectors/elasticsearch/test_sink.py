@@ -70,6 +70,16 @@ async def test_documents_that_have_to_wait_for_long_come_again(server: Server) -
             await task.put([sent("fleet/a", {})])
 
 
+async def test_a_request_that_is_too_large_is_sent_in_halves(server: Server) -> None:
+    server.answer = lambda got: answered(got) if len(got.body) < 200 else web.Response(status=413)
+    context = Context()
+    async with started(ElasticsearchSink(), context, connection_url=server.url) as task:
+        await task.put([sent("fleet/a", {"t": "x" * (300 if n == 2 else 10)}, n) for n in range(6)])
+    assert [record.offset for record, _ in context.rejected] == [2]
+    accepted = [each["index"]["_id"] for got in server.got if len(got.body) < 200 for each in lines(got)[::2]]
+    assert accepted == ["0", "1000", "3000", "4000", "5000"]
+
+
 async def test_keys_may_be_ids(server: Server) -> None:
     server.answer = answered
     context = Context()

@@ -99,6 +99,29 @@ async def test_a_message_that_is_refused_is_rejected_alone(server: Server) -> No
     assert len(server.got) == 2
 
 
+async def test_a_batch_that_is_refused_is_sent_in_halves(server: Server) -> None:
+    server.answer = lambda got: web.Response(status=400 if b"bad" in got.body else 200)
+    context = Context()
+    given = {"http.api.url": server.url, "batch.max.size": "8", "batch.format": "lines"}
+    async with started(HttpSink(), context, **given) as task:
+        await task.put([sent("a/b", b"bad\nline" if n == 5 else b"%d" % n, n) for n in range(8)])
+    assert [record.offset for record, _ in context.rejected] == [5]
+    accepted = [line for got in server.got if b"bad" not in got.body for line in got.body.splitlines()]
+    assert sorted(accepted) == [b"0", b"1", b"2", b"3", b"4", b"6", b"7"]
+    assert server.got[0].headers["content-type"] == "application/x-ndjson"
+
+
+async def test_a_wrong_password_ends_the_task(server: Server) -> None:
+    server.answer = lambda got: web.Response(status=401)
+    context = Context()
+    given = {"http.api.url": server.url, "connection.user": "u", "connection.password": "secret"}
+    async with started(HttpSink(), context, **given) as task:
+        with pytest.raises(ConnectError, match="status 401"):
+            await task.put([sent("a/b", b"x")])
+    assert server.got[0].headers["authorization"] == "Basic dTpzZWNyZXQ="
+    assert context.rejected == []
+
+
 async def test_redirections_are_not_followed(server: Server) -> None:
     server.answer = lambda got: web.Response(status=302, headers={"Location": server.url + "/secret"})
     context = Context()
