@@ -1,6 +1,6 @@
 """A worker in a process of its own, which a test kills. Its times are short.
 
-Arguments: the endpoint of the node, a name, and the folder that connectors may use.
+Arguments: the endpoint of the node, a name, and the folder that connectors may use. They may connect to this machine.
 """
 
 import asyncio
@@ -12,7 +12,13 @@ from connect.runtime.worker import Worker, WorkerSettings
 
 async def main(endpoint: str, name: str, folder: str) -> None:
     settings = WorkerSettings(
-        name, allowed_folders=[folder], heartbeat_s=0.1, stop_after_s=1.0, dead_after_s=2.0, stop_timeout_s=5.0
+        name,
+        allowed_networks=["127.0.0.0/8"],
+        allowed_folders=[folder],
+        heartbeat_s=0.1,
+        stop_after_s=1.0,
+        dead_after_s=2.0,
+        stop_timeout_s=5.0,
     )
     async with Client(endpoint) as client:
         await Worker(client, client.bucket("connect"), settings, "test").run()
