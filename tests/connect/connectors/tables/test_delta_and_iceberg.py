@@ -15,6 +15,7 @@ from typing import Any
 import deltalake
 import duckdb
 import pytest
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from connect.api import (
@@ -27,6 +28,8 @@ from connect.api import (
 )
 from connect.connectors.delta.sink import DeltaSink
 from connect.connectors.iceberg.sink import IcebergSink
+from sluice.demo.engine_servers import SeaweedServers, ServerMissing
+from sluice.demo.ports import lasting_ports
 from tests.connect.connectors.feeder import offsets
 from tests.connect.connectors.harness import Context, reasons, sent, settings_of
 
@@ -259,3 +262,90 @@ async def test_kill_9_loses_and_doubles_nothing(lake: Lake) -> None:
         kills += ended.returncode != 0
     assert kills >= 3
     assert [row[0] for row in lake.query('SELECT "offset" FROM lake ORDER BY 1')] == offsets(0, 300)
+
+
+@pytest.mark.slow
+async def test_tables_in_s3(tmp_path: Path) -> None:
+    """SeaweedFS has the files. A commit that meets another one fails there, too."""
+    try:
+        servers = SeaweedServers(tmp_path / "seaweedfs")
+    except ServerMissing as error:
+        pytest.skip(str(error))
+    options = {name: str(value) for name, value in servers.options.items() if name != "allow_http"}
+    s3 = {
+        "s3.endpoint": options["endpoint"],
+        "s3.region": options["region"],
+        "s3.access-key-id": options["access_key_id"],
+        "s3.secret-access-key": options["secret_access_key"],
+    }
+    catalog = f"sqlite:///{tmp_path}/catalog.db"
+    delta = {"table_url": servers.url("delta"), "store_options": json.dumps(options)}
+    iceberg = {"iceberg_catalog_warehouse": servers.url("iceberg"), "iceberg_catalog_properties": json.dumps(s3)}
+    with servers:
+        for kind, given in (("delta", delta), ("iceberg", iceberg)):
+            lake = Lake(kind, tmp_path)
+            async with lake.task(flush_bytes="1", **given) as late, lake.task(flush_bytes="1", **given) as task:
+                await late.open([FLEET])
+                await task.open([FLEET])
+                await task.put([sent("fleet/a", {"t": 1}, 0)])
+                with pytest.raises(RetriableError, match="another task writes fleet 0"):
+                    await late.put([sent("fleet/a", {"t": 1}, 0)])
+                assert await late.open([FLEET]) == {FLEET: 1}
+                await late.put([sent("fleet/a", {"t": 2}, 1)])
+        stored = deltalake.DeltaTable(servers.url("delta"), storage_options=options | {"allow_http": "true"})
+        assert sorted(stored.to_pyarrow_table()["offset"].to_pylist()) == [0, 1]
+        table = SqlCatalog("iceberg", uri=catalog, **s3).load_table("plant.messages")
+        assert sorted(table.scan().to_arrow()["offset"].to_pylist()) == [0, 1]
+        for server in servers.servers:
+            server.kill()
+
+
+@pytest.mark.slow
+async def test_a_rest_catalog(tmp_path: Path) -> None:
+    """SeaweedFS has the catalog and the files."""
+    try:
+        servers = SeaweedServers(tmp_path / "seaweedfs")
+    except ServerMissing as error:
+        pytest.skip(str(error))
+    (port,) = lasting_ports(1)
+    for server in servers.servers:
+        server._command = [each.replace("-port.iceberg=0", f"-port.iceberg={port}") for each in server._command]
+    options = servers.options
+    properties = {
+        "oauth2-server-uri": f"http://127.0.0.1:{port}/v1/oauth/tokens",
+        "credential": f"{options['access_key_id']}:{options['secret_access_key']}",
+        "s3.endpoint": str(options["endpoint"]),
+        "s3.region": str(options["region"]),
+        "s3.access-key-id": str(options["access_key_id"]),
+        "s3.secret-access-key": str(options["secret_access_key"]),
+    }
+    given = {
+        "iceberg_catalog_type": "rest",
+        "iceberg_catalog_uri": f"http://127.0.0.1:{port}",
+        "iceberg_catalog_warehouse": "s3://lake/",
+        "iceberg_catalog_properties": json.dumps(properties),
+        "flush_bytes": "1",
+    }
+    lake = Lake("iceberg", tmp_path)
+    with servers:
+        command = [servers._program, "shell", f"-master={servers._master}"]
+        script = b"s3tables.bucket -create -name lake -account 000000000000\n"
+        await asyncio.to_thread(subprocess.run, command, input=script, capture_output=True, check=True)
+        async with lake.task(**given) as late, lake.task(**given) as task:
+            await late.open([FLEET])
+            await task.open([FLEET])
+            await task.put([sent("fleet/a", {"t": 1}, 0)])
+            with pytest.raises(RetriableError, match="another task writes fleet 0"):
+                await late.put([sent("fleet/a", {"t": 1}, 0)])
+            assert await late.open([FLEET]) == {FLEET: 1}
+            await late.put([sent("fleet/a", {"t": 2}, 1)])
+        catalog = RestCatalog("x", uri=f"http://127.0.0.1:{port}", warehouse="s3://lake/", **properties)
+        found = catalog.load_table("plant.messages").scan().to_arrow()
+        assert sorted(found["offset"].to_pylist()) == [0, 1]
+        wrong = given | {"iceberg_catalog_properties": json.dumps(properties | {"credential": "sluice:wrong"})}
+        with pytest.raises(ConnectError) as raised:
+            async with lake.task(**wrong) as task:
+                await task.open([FLEET])
+        assert "wrong" not in str(raised.value)
+        for server in servers.servers:
+            server.kill()
