@@ -26,7 +26,7 @@ def _servers_problem(servers: list[str]) -> str | None:
 SERVER_SETTINGS: Final = (
     Setting(_SERVERS, "Brokers of the cluster, HOST:PORT.", SettingType.LIST, required=True,
             importance=Importance.HIGH, check=_servers_problem),
-    Setting("security.protocol", "SSL is TLS.", default="PLAINTEXT",
+    Setting("security.protocol", "How to connect; SSL is TLS.", default="PLAINTEXT",
             choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
     Setting("sasl.mechanism", "How user and password are shown.", default="PLAIN",
             choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),

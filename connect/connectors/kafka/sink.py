@@ -41,7 +41,7 @@ class KafkaSink(SinkConnector):
         Setting("kafka.topic", f"The topic. It may have {KINDS}.", default="${level1}", check=problem_of),
         Setting("kafka.key", f"The key. It may have {KINDS}. By default the key of the message, or its topic.",
                 check=problem_of),
-        Setting("compression.type", "How batches are compressed.", default="none", choices=("none", "gzip", "zstd")),
+        Setting("compression.type", "How batches are compressed.", default="none", choices=("none", "gzip", "snappy", "lz4", "zstd")),
         Setting("linger.ms", "How long a batch waits for more messages.", SettingType.INT, 5, least=0, most=1_000),
         Setting("delivery.timeout.ms", "How long a batch may take. After it, all its messages are sent again.",
                 SettingType.INT, 120_000, importance=Importance.LOW, least=100),

@@ -43,7 +43,7 @@ BROKER_SETTINGS: Final = (
         importance=Importance.HIGH,
         check=_uri_problem,
     ),
-    Setting("mqtt.protocol.version", "5.0 or 3.1.1.", default="5.0", choices=("5.0", "3.1.1")),
+    Setting("mqtt.protocol.version", "The version of MQTT.", default="5.0", choices=("5.0", "3.1.1")),
     Setting("mqtt.username", "The user name.", importance=Importance.HIGH),
     Setting("mqtt.password", "The password.", SettingType.PASSWORD, importance=Importance.HIGH),
     Setting(

@@ -18,7 +18,9 @@ SERVER_SETTINGS: Final = (
     Setting("rabbitmq.virtual.host", "The virtual host.", default="/"),
     Setting("rabbitmq.username", "The user name.", default="guest", importance=Importance.HIGH),
     Setting("rabbitmq.password", "The password.", SettingType.PASSWORD, "guest", importance=Importance.HIGH),
-    Setting("rabbitmq.security.protocol", "SSL is TLS.", default="PLAINTEXT", choices=("PLAINTEXT", "SSL")),
+    Setting(
+        "rabbitmq.security.protocol", "How to connect; SSL is TLS.", default="PLAINTEXT", choices=("PLAINTEXT", "SSL")
+    ),
     Setting(
         "rabbitmq.connection.timeout.ms",
         "How long the server may take to connect, and to confirm a message.",

@@ -80,7 +80,7 @@ async def committed(cluster: MockKafka, group: str, topic: str) -> int:
 async def test_sink_sends_key_headers_and_time(cluster: MockKafka) -> None:
     records = [sent(f"plant/{at % 7}/temp", {"t": at}, at) for at in range(2_000)]
     records[0].headers, records[0].key, records[0].content_type = [("a", "1"), ("a", "2")], "k", "application/json"
-    async with patience(), sink_to(cluster, source_cluster_alias="here", compression_type="gzip") as task:
+    async with patience(), sink_to(cluster, source_cluster_alias="here", compression_type="zstd") as task:
         await task.put(records)
         found = await stored(cluster, "plant", 2_000)
     by_key: dict[bytes, list[int]] = {}
