@@ -388,6 +388,8 @@ def _check_grpc(config: Config) -> None:
 def _check_events(config: Config) -> None:
     _require("events.", check_events(config.events))
     _require("connect.", check_connect(config.connect))
+    if config.connect.workers and (config.grpc.port < 0 or config.split.role == "store"):
+        raise ConfigError("connect.workers needs a process with a gRPC port: set grpc.port, or connect.workers to 0")
 
 
 def _check_listeners(config: Config) -> None:

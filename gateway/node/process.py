@@ -20,12 +20,10 @@ from gateway.node.node import Node
 from gateway.node.ports import Ports
 from gateway.node.reloading import SupervisorLink
 from gateway.node.service_manager import (
-    ALIVE,
     READY,
     STOPPING,
-    Heartbeat,
+    heartbeat_of,
     tell_service_manager,
-    watchdog_seconds,
 )
 from gateway.node.store_node import StoreNode
 from gateway.observe.log_lines import set_up_log
@@ -123,7 +121,7 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     os.write(ready, f"{ports.ready_line(config.host, config.http_host)}\n".encode())
     if lifeline < 0:  # otherwise the supervisor does
         tell_service_manager(READY)
-    heartbeat = _heartbeat(ready, lifeline)
+    heartbeat = heartbeat_of(ready, lifeline)
     ends = [loop.create_task(each.wait()) for each in (stopping, ended, orphaned)]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     for end in ends:
@@ -140,19 +138,3 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
     if heartbeat is not None:
         heartbeat.stop()
     return EXIT_ENDED if ended.is_set() else 0
-
-
-def _heartbeat(ready: int, lifeline: int) -> Heartbeat | None:
-    """Tell systemd, or the supervisor, that the loop runs, if either wants to know."""
-    seconds = watchdog_seconds()
-    if not seconds:
-        return None
-    if lifeline < 0:
-        return Heartbeat(seconds, lambda: tell_service_manager(ALIVE))
-    os.set_blocking(ready, False)
-
-    def beat() -> None:
-        with suppress(BlockingIOError, BrokenPipeError):  # a supervisor that hangs or has ended
-            os.write(ready, b".")
-
-    return Heartbeat(seconds, beat)

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 log = logging.getLogger(__name__)
@@ -59,3 +60,22 @@ class Heartbeat:
     def _go_on(self) -> None:
         self._beat()
         self._timer = self._loop.call_later(self._pause, self._go_on)
+
+
+def heartbeat_of(ready: int, lifeline: int) -> Heartbeat | None:
+    """Tell systemd, or the supervisor, that the loop of this process runs, if either wants to know.
+
+    ready: descriptor of a child's ready line. lifeline: of a child; -1: this process has no supervisor.
+    """
+    seconds = watchdog_seconds()
+    if not seconds:
+        return None
+    if lifeline < 0:
+        return Heartbeat(seconds, lambda: tell_service_manager(ALIVE))
+    os.set_blocking(ready, False)
+
+    def beat() -> None:
+        with suppress(BlockingIOError, BrokenPipeError):  # a supervisor that hangs or has ended
+            os.write(ready, b".")
+
+    return Heartbeat(seconds, beat)

@@ -1,4 +1,5 @@
-"""Supervises one store and N gateways on one machine: starts and restarts their processes.
+"""Supervises one store and N gateways on one machine, or a node in one process, and workers of connectors: starts and
+restarts their processes.
 
 The rules of the file:
 
@@ -6,6 +7,7 @@ The rules of the file:
   the ports. So a child is a fork, which imports what it needs.
 * The store is ready before gateways start, and gateways stop before the store does. That of a clustered node is
   ready when it listens; its gateways wait for a node that leads.
+* Workers start when the node is ready, and stop before it does. The node is ready without them.
 * A child that ends is started again, after a longer pause each time that it did not live long. If a child fails before
   all of them were ready once, everything stops: the child has logged why.
 * Each child has one end of a pipe. When this process is killed, the pipe closes and they stop.
@@ -42,9 +44,11 @@ _FIRST_PAUSE: Final = 0.2  # seconds until a child is started again, doubled eac
 _LONGEST_PAUSE: Final = 10.0
 _LONG_LIFE: Final = 30.0  # …unless it lived that long
 _STOP_SECONDS: Final = 30.0  # for the gateways to stop, and again for the store, before they are killed
+_MORE_S: Final = 15.0  # for a worker whose tasks have not stopped in time
 _MAX_PATH: Final = 100  # bytes of the path of a Unix socket
 _LINE: Final = 65_536  # maximum bytes of a ready line
 _SOCKET: Final = "store.sock"
+_LOCAL: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  where a process of this machine reaches a node
 
 Serve = Callable[[Config, int, int], int]
 
@@ -59,6 +63,7 @@ class _Child:
 
     name: str
     config: Config
+    serve: "Serve"
     pid: int = 0  # 0: it does not run
     output: int = -1  # descriptor that its ready line comes from
     line: bytes = b""  # the ready line as far as it has come
@@ -76,34 +81,30 @@ class _Child:
 
 
 class Supervisor:
-    """Starts and watches the processes of a configuration with `split.gateways`, or of a clustered node."""
+    """Starts and watches the processes of a configuration with `split.gateways` or `connect.workers`, or of a clustered
+    node."""
 
-    def __init__(self, config: Config, serve: Serve) -> None:
-        """serve: runs a child with its configuration, the descriptor for its ready line, and its lifeline.
+    def __init__(self, config: Config, serve: Serve, work: Serve) -> None:
+        """serve: runs a child of the node with its configuration, the descriptor for its ready line, and its lifeline.
+        work: runs a worker, likewise.
 
         Raises ConfigError, and OSError when an address cannot be reserved.
         """
-        self._serve = serve
         self._sockets: list[socket.socket] = []  # bound, not listening: they reserve the ports
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         config = deepcopy(config)
-        for name in ("port", "ws_port"):
-            port = getattr(config.mqtt, name)
-            if port >= 0:
-                address = self._reserve(address_text(config.host, port))
-                setattr(config.mqtt, name, int(address.rpartition(":")[2]))
-        if config.grpc.port >= 0:
-            address = self._reserve(address_text(config.host, config.grpc.port))
-            config.grpc.port = int(address.rpartition(":")[2])
-        for listener in config.mqtt.listeners:
-            if listener.address.startswith("unix:"):
-                raise ConfigError(f"listener {listener.name}: a Unix socket cannot be shared by split.gateways")
-            listener.address = self._reserve(listener.address)
-        place = self._store_address(config.data_dir)
-        self._store = _Child("store", _store(config, place))
-        numbers = range(1, max(1, config.split.gateways) + 1)
-        self._gateways = [_Child(f"g{number}", _gateway(config, place, number)) for number in numbers]
         self._is_clustered = bool(config.cluster.log)
+        self._gateways: list[_Child] = []
+        if config.split.gateways or self._is_clustered:
+            self._reserve_ports(config)
+            place = self._store_address(config.data_dir)
+            self._store = _Child("store", _store(config, place), serve)
+            numbers = range(1, max(1, config.split.gateways) + 1)
+            self._gateways = [_Child(f"g{number}", _gateway(config, place, number), serve) for number in numbers]
+        else:
+            self._store = _Child("node", config, serve)
+        numbers = range(1, config.connect.workers + 1)
+        self._workers = [_Child(f"connect{number}", _worker(config, number), work) for number in numbers]
         (config.data_dir / DRAINED).unlink(missing_ok=True)  # a node that is started serves its clients
         self._wakeup = _signals()
         self._lifeline = os.pipe()
@@ -124,19 +125,27 @@ class Supervisor:
             if not self._is_stopping:
                 print(self._ready_line(), flush=True)
                 tell_service_manager(READY)
+            for worker in self._workers if not self._is_stopping else ():
+                worker.config.connect.host = worker.config.connect.host or self._grpc_address()
+                self._start(worker)
             while not self._is_stopping:
                 self._wait()
-                self._restart_due([self._store, *self._gateways])
+                self._restart_due(self._children)
         except _CannotServe:
             return 1
         finally:
             tell_service_manager(STOPPING)
+            self._stop(self._workers)
             self._stop(self._gateways)
             self._stop([self._store])
             self._release()
         return 0
 
     # --- children
+
+    @property
+    def _children(self) -> list[_Child]:
+        return [self._store, *self._gateways, *self._workers]
 
     def _start(self, child: _Child) -> None:
         reading, writing = os.pipe()
@@ -160,9 +169,9 @@ class Supervisor:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the supervisor stops them
             os.close(reading)
             os.close(self._lifeline[1])
-            for each in (self._store, *self._gateways):
+            for each in self._children:
                 each.close_output()
-            code = self._serve(child.config, writing, self._lifeline[0])
+            code = child.serve(child.config, writing, self._lifeline[0])
         except BaseException:
             log.exception("%s ended", child.name)
         finally:
@@ -191,7 +200,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Wait for a signal, a ready line, the end of a child, or the time to start one again."""
-        children = [self._store, *self._gateways]
+        children = self._children
         outputs = {child.output: child for child in children if child.output >= 0}
         dues = [child.due - monotonic() for child in children if not child.pid and child.due]
         timeout = max(min(dues), 0.0) if dues else None
@@ -286,7 +295,7 @@ class Supervisor:
         for child in children:
             if child.pid:
                 os.kill(child.pid, signal.SIGTERM)
-        until = monotonic() + _STOP_SECONDS
+        until = monotonic() + max((_STOP_SECONDS, *(each.config.connect.stop_timeout_s + _MORE_S for each in children)))
         while any(child.pid for child in children):
             if monotonic() > until:
                 for child in children:
@@ -310,6 +319,29 @@ class Supervisor:
             os.close(descriptor)
 
     # --- addresses
+
+    def _reserve_ports(self, config: Config) -> None:
+        """Reserve all ports that gateways share, and write them into the configuration. Raises ConfigError, and
+        OSError."""
+        for name in ("port", "ws_port"):
+            port = getattr(config.mqtt, name)
+            if port >= 0:
+                address = self._reserve(address_text(config.host, port))
+                setattr(config.mqtt, name, int(address.rpartition(":")[2]))
+        if config.grpc.port >= 0:
+            address = self._reserve(address_text(config.host, config.grpc.port))
+            config.grpc.port = int(address.rpartition(":")[2])
+        for listener in config.mqtt.listeners:
+            if listener.address.startswith("unix:"):
+                raise ConfigError(f"listener {listener.name}: a Unix socket cannot be shared by split.gateways")
+            listener.address = self._reserve(listener.address)
+
+    def _grpc_address(self) -> str:
+        """Where workers on this machine reach the node."""
+        line = (self._gateways[0] if self._gateways else self._store).line.decode()
+        address = next(part.removeprefix("grpc=") for part in line.split() if part.startswith("grpc="))
+        host, _, port = address.rpartition(":")
+        return f"{_LOCAL.get(host, host)}:{port}"
 
     def _reserve(self, address: str) -> str:
         """Reserve the port of an address for the gateways. Returns the address with the port. Raises OSError."""
@@ -339,7 +371,9 @@ class Supervisor:
         return f"unix:{path}"
 
     def _ready_line(self) -> str:
-        """The ready line: the shared listeners of the gateways, and those of the store."""
+        """The ready line: the shared listeners of the gateways, and those of the store; or those of the node."""
+        if not self._gateways:
+            return self._store.line.decode()
         parts = self._gateways[0].line.decode().split()
         parts += [part for part in self._store.line.decode().split()[1:] if not part.startswith("store=")]
         return " ".join([*parts, f"gateways={len(self._gateways)}"])
@@ -359,6 +393,12 @@ def _gateway(config: Config, place: str, number: int) -> Config:
     if config.cluster.log:  # gateways of all nodes come to one store
         own.split.place = f"{config.cluster.name}.{own.split.place}"
     own.http.port = -1
+    return own
+
+
+def _worker(config: Config, number: int) -> Config:
+    own = deepcopy(config)
+    own.connect.name = own.connect.name and f"{own.connect.name}-{number}"
     return own
 
 

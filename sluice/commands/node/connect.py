@@ -1,8 +1,8 @@
 """`sluice connect`: run a worker of connectors until SIGTERM or Ctrl-C."""
 
 import asyncio
+import os
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -80,18 +80,19 @@ def run(arguments: Arguments) -> int:
     return run_worker(config.connect)
 
 
-def run_worker(config: "ConnectConfig", stops_with: int = -1) -> int:
+def run_worker(config: "ConnectConfig", ready: int = 1, lifeline: int = -1) -> int:
     """Run a worker until SIGTERM or SIGINT. Returns the exit code.
 
-    stops_with: descriptor of a pipe whose other end, when closed, means SIGTERM. Raises `SluiceError` if the node
-    refuses the worker.
+    ready: descriptor for the ready line, and behind it for bytes that say that the loop runs. lifeline: descriptor of a
+    pipe whose other end, when closed, means SIGTERM. Raises `SluiceError` if the node refuses the worker.
     """
-    return asyncio.run(_work(config, stops_with))
+    return asyncio.run(_work(config, ready, lifeline))
 
 
-async def _work(config: "ConnectConfig", stops_with: int) -> int:
+async def _work(config: "ConnectConfig", ready: int, lifeline: int) -> int:
     from cloud_sdk import Client, Credentials, Tls  # noqa: PLC0415
     from connect.runtime.worker import Worker, WorkerSettings  # noqa: PLC0415
+    from gateway.node.service_manager import heartbeat_of  # noqa: PLC0415
     from sluice.kernel import release  # noqa: PLC0415
 
     has_tls = config.tls or any((config.ca, config.certificate, config.server_name))
@@ -119,12 +120,15 @@ async def _work(config: "ConnectConfig", stops_with: int) -> int:
             loop.add_signal_handler(number, worker.stop)
 
         def orphan() -> None:
-            loop.remove_reader(stops_with)
+            loop.remove_reader(lifeline)
             worker.stop()
 
-        if stops_with >= 0:
-            loop.add_reader(stops_with, orphan)
-        print(f"sluice connect: worker {worker.id} uses {config.host or _DEFAULT_HOST}", flush=True)
+        if lifeline >= 0:
+            loop.add_reader(lifeline, orphan)
+        line = f"sluice connect: worker {worker.id} uses {config.host or _DEFAULT_HOST}\n"
+        os.write(ready, line.encode())
+        heartbeat = heartbeat_of(ready, lifeline)
         await worker.run()
-    sys.stdout.flush()
+        if heartbeat is not None:
+            heartbeat.stop()
     return 0

@@ -1,5 +1,6 @@
 """`sluice serve`: run a node until SIGTERM or Ctrl-C."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -8,6 +9,8 @@ from sluice.console.command import Arguments, Subparsers, declare, listener_port
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
+
+log = logging.getLogger(__name__)
 
 # The setting of the configuration that each flag overrides.
 SETTINGS: Final = {
@@ -69,7 +72,7 @@ def run(arguments: Arguments) -> int:
     except ConfigError as error:
         print(f"sluice serve: {error}", file=sys.stderr)
         return 2
-    if config.split.gateways or config.cluster.log:
+    if config.split.gateways or config.cluster.log or config.connect.workers:
         return _supervise(config)
     return _serve(config)
 
@@ -80,6 +83,19 @@ def _serve(config: "Config", ready: int = 1, lifeline: int = -1) -> int:
     return run_process(config, ready, lifeline)
 
 
+def _work(config: "Config", ready: int, lifeline: int) -> int:
+    from cloud_sdk import SluiceError  # noqa: PLC0415
+    from gateway.observe.log_lines import set_up_log  # noqa: PLC0415
+    from sluice.commands.node.connect import run_worker  # noqa: PLC0415
+
+    set_up_log(config.log_level, config.log_format, "connect")
+    try:
+        return run_worker(config.connect, ready, lifeline)
+    except SluiceError as error:  # it is started again: somebody may give its user the rights
+        log.error("the worker cannot go on: %s", error)
+        return 1
+
+
 def _supervise(config: "Config") -> int:
     from gateway.config.config import ConfigError  # noqa: PLC0415
     from gateway.node.supervisor import Supervisor  # noqa: PLC0415
@@ -87,7 +103,7 @@ def _supervise(config: "Config") -> int:
 
     set_up_log(config.log_level, config.log_format)
     try:
-        supervisor = Supervisor(config, _serve)
+        supervisor = Supervisor(config, _serve, _work)
     except ConfigError as error:
         print(f"sluice serve: {error}", file=sys.stderr)
         return 2
