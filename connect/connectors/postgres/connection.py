@@ -18,7 +18,13 @@ _PARAMETERS: Final = {
     "tcp_user_timeout": "30000",
 }
 # What a server says when it is asked to connect, that no later attempt changes. Libpq has no SQLSTATE for them.
-_REFUSED: Final = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password supplied")
+_REFUSED: Final = (
+    "authentication failed",
+    "certificate",
+    "does not exist",
+    "no password supplied",
+    "no pg_hba.conf entry",
+)
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _LATER: Final = (
     "08",  # connection exception

@@ -1,6 +1,7 @@
 """How a task reaches its database: settings of the sink and of the source."""
 
 import re
+import ssl
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -73,5 +74,6 @@ def parameters(settings: Settings, context: TaskContext) -> dict[str, str]:
     if trusted:
         given["sslrootcert"] = str(context.require_path(trusted))
     elif "sslmode=verify-full" in settings["connection.uri"]:
-        given["sslrootcert"] = "system"
+        # Of Python: the OpenSSL that psycopg brings looks at a place of its own.
+        given["sslrootcert"] = ssl.get_default_verify_paths().cafile or "system"
     return {name: value for name, value in given.items() if value}

@@ -33,9 +33,8 @@ class PostgresSourceTask(SourceTask):
 
     def __init__(self) -> None:
         self._connection: AsyncConnection[Any] | None = None  # for SQL
-        self._rows: AsyncGenerator[tuple[SourceRecord, int], None] | None = (
-            None  # of a snapshot that is not read to its end
-        )
+        # Of a snapshot that is not read to its end.
+        self._rows: AsyncGenerator[tuple[SourceRecord, int], None] | None = None
         self._stream: ReplicationStream | None = None
         self._reading: asyncio.Task[list[SourceRecord]] | None = None
         self._returned = 0  # records of `poll`

@@ -135,7 +135,6 @@ class Tables:
                 raise ValueError(f"{name.sql} cannot be made as this message needs it: {primary(error)}") from None
             if state not in _CREATED_BY_ANOTHER:
                 raise translated(error) from None
-        self._known.pop(name, None)
         table = await self._read(name)
         if table is None:
             raise ValueError(f"the table {name.sql} is not there")
@@ -146,6 +145,10 @@ class Tables:
         found = {column: encoder(kind) for column, kind in await cursor.fetchall()}
         if not found:
             return None
+        table = self._known.get(name)
+        if table is not None:  # the same object, so that upserts of old and new shapes are of one table
+            table.encoders, table.stage = found, ""
+            return table
         if len(self._known) >= _MOST_TABLES:
             self._known.clear()
         table = self._known[name] = Table(name, found)

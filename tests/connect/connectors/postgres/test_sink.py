@@ -2,7 +2,11 @@
 
 import asyncio
 import math
+import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,6 +17,7 @@ from connect.connectors.postgres.sink import PostgresSink
 from connect.connectors.postgres.sink_task import PostgresSinkTask
 from sluice.demo.postgres_server import PostgresServer
 from tests.connect.connectors.harness import Context, reasons, sent, settings_of
+from tests.gateway.authority import Authority
 
 Database = psycopg.AsyncConnection[Any]
 Start = Callable[..., Any]
@@ -237,6 +242,14 @@ async def test_an_upsert_changes_the_columns_that_a_message_has(start: Start, da
     assert await rows(database, "SELECT id, t, h FROM fleet ORDER BY id") == [("a", 6.0, 4.0), ("b", 2.0, None)]
 
 
+async def test_an_upsert_keeps_its_order_while_columns_are_added(start: Start, database: Database) -> None:
+    given = {"table.columns": "fields", "auto.evolve": "true", "insert.mode": "upsert"}
+    task, _ = await start(**given, pk__mode="record_value", pk__fields="id")
+    values = [{"id": 1, "t": 1}, {"id": 1, "t": 2, "new": 1}, {"id": 1, "t": 3}]
+    await task.put([sink_record(n, value) for n, value in enumerate(values)])
+    assert await rows(database, "SELECT id, t, new FROM fleet") == [(1.0, 3.0, 1.0)]
+
+
 async def test_an_upsert_of_which_one_message_is_bad(start: Start, database: Database) -> None:
     await database.execute("CREATE TABLE fleet (id integer PRIMARY KEY, at timestamptz, n integer)")
     task, context = await start(
@@ -328,6 +341,27 @@ async def test_errors_of_connections_have_one_line_and_no_secret(start: Start, s
         await start(connection__uri="postgresql://127.0.0.1:1/postgres", connection__password="se-cret")
     for error in (wrong, away):
         assert "se-cret" not in str(error.value) and "\n" not in str(error.value)
+
+
+def let_postgres_read(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        if os.geteuid() == 0:
+            shutil.chown(path, "postgres")
+
+
+async def test_certificates_are_checked(start: Start, database: Database) -> None:
+    with tempfile.TemporaryDirectory(prefix="sluice-postgres-") as name:
+        authority = Authority(Path(name) / "authority")
+        file, key = authority.issue("server", "localhost", "DNS:localhost", "IP:127.0.0.1")
+        let_postgres_read(Path(name))
+        with PostgresServer("ssl=on", f"ssl_cert_file={file}", f"ssl_key_file={key}") as secure:
+            uri = f"postgresql://127.0.0.1:{secure.port}/postgres?sslmode=verify-full"
+            trusted = {"ssl.truststore.location": str(authority.file)}
+            task, _ = await start(**{**secure.settings, "connection.uri": uri, **trusted})
+            await task.put([sink_record(0, 1)])
+            with pytest.raises(ConnectError, match="certificate verify failed") as error:
+                await start(**{**secure.settings, "connection.uri": uri})
+            assert not isinstance(error.value, RetriableError)
 
 
 async def test_each_host_has_to_be_allowed(start: Start, server: PostgresServer) -> None:
