@@ -221,8 +221,8 @@ proto: $(ALL) ## generate the gRPC stubs, and the management surface with its de
 	@.ci/debian-package /usr/sbin/mosquitto mosquitto
 	@.ci/debian-package /usr/bin/mosquitto_pub mosquitto-clients
 
-# What else the tests start: clients of MQTT, promtool, which checks the alert rules, an LDAP server, PostgreSQL, Redis
-# and RabbitMQ; likewise.
+# What else the tests start: clients of MQTT, promtool, which checks the alert rules, an LDAP server, PostgreSQL, Redis,
+# RabbitMQ and InfluxDB; likewise.
 .PHONY: .clients
 .clients: .mosquitto
 	@.ci/debian-package /usr/bin/chromium chromium
@@ -232,6 +232,7 @@ proto: $(ALL) ## generate the gRPC stubs, and the management surface with its de
 	@.ci/debian-package '/usr/lib/postgresql/*/bin/postgres' postgresql
 	@.ci/debian-package /usr/bin/redis-server redis-server
 	@.ci/debian-package /usr/sbin/rabbitmq-server rabbitmq-server
+	@.ci/debian-package /usr/bin/influxd influxdb
 	@.ci/npm-packages tests/system/npm $(NPM)
 
 clean: ## remove what was built; keeps .venv and data

@@ -1,10 +1,14 @@
 """Servers of other systems that tests start, on the loopback interface."""
 
+import json
 import re
 import socket
 import sys
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 from sluice.demo.engine_servers import Server
 from sluice.demo.ports import lasting_ports
@@ -55,6 +59,35 @@ class RedisServer(Server):
     def start(self) -> None:
         super().start()
         block_until(lambda: listens(self.port))
+
+
+class InfluxDb(Server):
+    """A server of Debian's influxdb, which is InfluxDB 1.6, with the database `plant`."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port, backup = lasting_ports(2)
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = folder / "influxdb.conf"
+        text = [
+            "reporting-disabled = true",
+            f'bind-address = "127.0.0.1:{backup}"',
+            *("[meta]", f'dir = "{folder}/meta"', "[data]", f'dir = "{folder}/data"', f'wal-dir = "{folder}/wal"'),
+            *("[http]", f'bind-address = "127.0.0.1:{self.port}"', "log-enabled = false"),
+        ]
+        config.write_text("\n".join([*text, ""]), encoding="utf-8")
+        super().__init__("influxdb", [program("influxd"), "-config", str(config)], folder)
+
+    def start(self) -> None:
+        super().start()
+        block_until(lambda: listens(self.port))
+        self.query("CREATE DATABASE plant")
+
+    def query(self, text: str) -> Any:
+        """The series of the first result."""
+        body = urlencode({"q": text, "db": "plant", "epoch": "ns"}).encode()
+        with urllib.request.urlopen(f"{self.url}/query", body, timeout=30) as answer:
+            return json.load(answer)["results"][0].get("series", [])
 
 
 class RabbitMqServers:
