@@ -25,6 +25,7 @@ _SLUICE: Final = """#!/bin/bash
 command=$1; shift
 case $command in
     pub|sub) exec {python} -m sluice $command "$@" --port {mqtt} ;;
+    connect) exec {python} -m sluice connect "$@" --host 127.0.0.1:{grpc} ;;
     topics|find|sql) exec {python} -m sluice $command "$@" --port {grpc} ;;
     history) [ "$1" != export ] || set -- "$@" --port {grpc}; exec {python} -m sluice history "$@" ;;
     *) exec {python} -m sluice $command "$@" ;;
