@@ -4,8 +4,9 @@
 reading that can be used. Nothing is dropped here: `streaming.pipelines.rejects` counts and keeps what a pipeline leaves
 out. All of it is Spark SQL, without Python per record.
 
-A payload is parsed once, by the types of the schema. Only what does not fit is parsed again, as a map of texts: to
-convert it leniently, or to find the reason.
+A payload is parsed once by the types of the schema. If the records have the column `body` of `body_type`, the tasks
+that read them did so; otherwise Spark does. Only what does not fit is parsed again, as a map of texts: to convert it
+leniently, or to find the reason.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ from pyspark.sql.types import (
     TimestampType,
     VariantType,
 )
+
+from streaming.option_values import OptionError
+from streaming.source.body import BODY
+from streaming.source.columns import checked
 
 MOST_ITEMS: Final = 10_000  # readings in one array: each that is rejected is kept with its place
 _LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
@@ -77,25 +82,43 @@ def is_finite(value: Column) -> Column:
     return F.abs(value.cast("double")) < float("inf")  # in Spark, NaN is greater than every number
 
 
+def body_type(form: ReadingFormat) -> StructType | None:
+    """Return the type of the column `body` of the source that `parsed` can use. None if there is nothing to parse, or
+    if tasks do not parse such types."""
+    fields = _fields(form)
+    if not fields:
+        return None
+    kind = _typed(form, fields)
+    try:
+        checked(StructType().add(BODY, kind))
+    except OptionError:
+        return None
+    return kind
+
+
 def parsed(records: DataFrame, form: ReadingFormat) -> DataFrame:
     """Add `reading` (a struct of `device`, `time`, `value` and, if wanted, the other fields) and `reject` (a struct of
     `reason`, `field`, `item` and `index`; null for a reading that can be used).
 
-    `records` has the columns of the source that are used: `payload`, and `levels` and `stored_at` if the format names
-    them. Unless the format is strict, each element of an array becomes a row. `item` is the text that was parsed, null
-    for a binary payload, and `index` the place of an element in its array.
+    `records` has the columns of the source that are used: `payload`, `levels` and `stored_at` if the format names
+    them, and perhaps `body` of `body_type`. Unless the format is strict, each element of an array becomes a row. `item`
+    is the text that was parsed, null for a binary payload, and `index` the place of an element in its array.
 
     Raises `ValueError` for a field that the schema does not have.
     """
     fields = _fields(form)
     if not fields:  # any payload will do
         return _without_payload(records, form)
-    rows = _items(records, form)
-    rows = rows.withColumn("_typed", _single(F.from_json(_wrapped("_item"), ArrayType(_typed(form, fields)))))
-    rows = rows.withColumns({each.column: _fast(each) for each in fields})
-    complete = (F.col(each.column).isNotNull() for each in fields)  # otherwise a field may be there in another form
-    fits = reduce(and_, complete, F.col("_typed").isNotNull() & _is_usable(form, fields))
-    rows = rows.withColumn("_fits", F.coalesce(fits, F.lit(False)))
+    typed = _single(F.from_json(_wrapped("_item"), ArrayType(_typed(form, fields))))
+    if BODY in records.columns:
+        rows = records.withColumns({each.column: _fast(each, BODY) for each in fields})
+        rows = _items(rows.withColumn("_fits", _fits(form, fields, BODY)), form)
+        typed = F.when(F.col("_fits"), F.col(BODY)).otherwise(typed)
+    else:
+        rows = _items(records.withColumn("_fits", F.lit(False)), form)
+    rows = rows.withColumn("_typed", typed)
+    rows = rows.withColumns({each.column: _fast(each, "_typed") for each in fields})
+    rows = rows.withColumn("_fits", _fits(form, fields, "_typed"))
     document = _single(F.from_json(_wrapped("_item"), f"array<{_DOCUMENT}>"))
     rows = rows.withColumn("_document", F.when(~F.col("_fits"), document))
     rows = rows.withColumns({each.entry: _entry(F.col("_document"), each.path, form) for each in fields})
@@ -180,8 +203,9 @@ def _device_reason(form: ReadingFormat) -> Column:
 
 
 def _items(records: DataFrame, form: ReadingFormat) -> DataFrame:
-    """Add `_item`, the text of each reading, and `_index`, its place in an array."""
-    text = F.col("payload").cast("string")
+    """Add `_item`, the text of each reading, and `_index`, its place in an array. A payload that is known to fit needs
+    no text."""
+    text = F.when(~F.col("_fits"), F.col("payload").cast("string"))
     text = F.when(F.is_valid_utf8(text), text)
     if form.strict:
         return records.select("*", text.alias("_item"), F.lit(None).cast("int").alias("_index"))
@@ -225,9 +249,16 @@ def _pruned(schema: StructType, paths: list[tuple[tuple[str, ...], bool]]) -> St
     return StructType(kept)
 
 
-def _fast(field: _Field) -> Column:
-    """Return a field as it was parsed by its type. A time that is neither whole nor ISO 8601 is left to `_slow`."""
-    column = reduce(lambda parent, name: parent[name], field.path, F.col("_typed"))
+def _fits(form: ReadingFormat, fields: list[_Field], typed: str) -> Column:
+    """Return whether a reading is usable and complete. Otherwise a field may be there in another form."""
+    complete = (F.col(each.column).isNotNull() for each in fields)
+    fits = reduce(and_, complete, F.col(typed).isNotNull() & _is_usable(form, fields))
+    return F.coalesce(fits, F.lit(False))
+
+
+def _fast(field: _Field, typed: str) -> Column:
+    """Return a field of what was parsed by types. A time that is neither whole nor ISO 8601 is left to `_slow`."""
+    column = reduce(lambda parent, name: parent[name], field.path, F.col(typed))
     if not field.as_text:
         return column
     if isinstance(field.kind, TimestampType):

@@ -17,6 +17,7 @@ from pyspark.sql.types import (
 )
 
 from streaming.option_values import OptionError
+from streaming.source.body import BODY, BodyParser
 
 if TYPE_CHECKING:
     from pyarrow import Schema
@@ -50,11 +51,15 @@ def schema_of(names: Sequence[str]) -> StructType:
 
 def checked(schema: StructType) -> "Schema":
     """Return the Arrow schema of the selected columns (`.schema(…)`, or all). Raises `OptionError` for an unknown
-    column or a wrong type."""
+    column or a wrong type. `body` is a struct of the user's."""
+    arrow = to_arrow_schema(schema, timezone="UTC")
     for field in schema.fields:
+        if field.name == BODY and isinstance(field.dataType, StructType) and field.nullable:
+            BodyParser(arrow.field(BODY).type)
+            continue
         if field.name not in SCHEMA.names:
             raise OptionError(f"there is no column {field.name!r}; the columns are {', '.join(SCHEMA.names)}")
         real = SCHEMA[field.name].dataType.simpleString()
         if field.dataType.simpleString() != real:
             raise OptionError(f"the column {field.name!r} is of type {real}, not {field.dataType.simpleString()}")
-    return to_arrow_schema(schema, timezone="UTC")
+    return arrow

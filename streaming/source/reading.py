@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from cloud_sdk.arrow import PAYLOAD, parts_without, record_batch, schema_of
 from cloud_sdk.blocking import Client
 from cloud_sdk.errors import OffsetOutOfRange
 from cloud_sdk.message import Batch
+from streaming.source.body import BODY, BodyParser
 from streaming.source.files import file_batches
 from streaming.source.offsets import DataLossError
 from streaming.source.options import SourceOptions
@@ -37,7 +39,9 @@ def read_piece(options: SourceOptions, schema: "Schema", piece: Piece | None) ->
 
     When records are gone, it raises `DataLossError` or skips them, as `failOnDataLoss` says.
     """
-    if isinstance(piece, JoinedRanges):
+    if BODY in schema.names:
+        yield from _with_bodies(options, schema, piece)
+    elif isinstance(piece, JoinedRanges):
         for part in piece.parts:
             yield from read_piece(options, schema, part)
     elif isinstance(piece, FileRange):
@@ -46,6 +50,17 @@ def read_piece(options: SourceOptions, schema: "Schema", piece: Piece | None) ->
         with options.connection.client() as client:
             for part in _by_topic(piece):
                 yield from _Range(client, options, schema, part).batches()
+
+
+def _with_bodies(options: SourceOptions, schema: "Schema", piece: Piece | None) -> Iterator["RecordBatch"]:
+    """Yield the records with the column `body`, which is parsed from their payloads."""
+    parser = BodyParser(schema.field(BODY).type)
+    stored = schema.remove(schema.get_field_index(BODY))
+    if "payload" not in stored.names:
+        stored = stored.append(schema_of(["payload"]).field(0))
+    for batch in read_piece(options, stored, piece):
+        columns = (parser.parsed(batch.column("payload")) if n == BODY else batch.column(n) for n in schema.names)
+        yield pa.RecordBatch.from_arrays(list(columns), schema=schema)
 
 
 def _by_topic(piece: LogRange) -> list[LogRange]:

@@ -1,10 +1,11 @@
 """What payloads mean, leniently and strictly, and why one is no reading."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -13,8 +14,10 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 from pyspark.sql.types import DoubleType, StringType, StructType, TimestampType
 
-from streaming.pipelines.readings import MOST_ITEMS, ReadingFormat, parsed
+from streaming.pipelines.readings import MOST_ITEMS, ReadingFormat, body_type, parsed
 from streaming.pipelines.rejects import SOURCE_COLUMNS, counted, reject_messages, reject_rows, rejected, replayed
+from streaming.source.body import BODY, BodyParser
+from streaming.source.columns import checked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,9 +49,29 @@ def records(spark: "SparkSession", payloads: Sequence[bytes]) -> "DataFrame":
     )
 
 
-def results(spark: "SparkSession", form: ReadingFormat, payloads: Sequence[bytes]) -> list[list[Any]]:
-    """For each payload what is found in it: values, or reasons with their fields, in the order of an array."""
-    rows = parsed(records(spark, payloads), form).select(
+def with_bodies(rows: "DataFrame", form: ReadingFormat) -> "DataFrame":
+    """Add the column `body` as the source does."""
+    kind = body_type(form)
+    assert kind is not None
+    schema = StructType([*rows.schema.fields]).add(BODY, kind)
+    arrow = checked(StructType().add(BODY, kind)).field(BODY)
+
+    def added(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parser = BodyParser(arrow.type)
+        for batch in batches:
+            yield batch.append_column(arrow, parser.parsed(batch.column("payload")))
+
+    return rows.mapInArrow(added, schema)
+
+
+def results(
+    spark: "SparkSession", form: ReadingFormat, payloads: Sequence[bytes], *, by_tasks: bool = False
+) -> list[list[Any]]:
+    """For each payload what is found in it: values, or reasons with their fields, in the order of an array.
+
+    by_tasks: with the column `body`."""
+    source = records(spark, payloads)
+    rows = parsed(with_bodies(source, form) if by_tasks else source, form).select(
         "offset",
         F.unix_micros("reading.time").alias("at"),
         "reading.value",
@@ -124,19 +147,22 @@ PAYLOADS: list[tuple[bytes, list[Any], list[Any]]] = [
 ]
 
 
-def test_payloads_are_read_leniently(spark: "SparkSession") -> None:
-    found = results(spark, FORM, [payload for payload, _, _ in PAYLOADS])
+@pytest.mark.parametrize("by_tasks", [False, True])
+def test_payloads_are_read_leniently(spark: "SparkSession", by_tasks: bool) -> None:
+    found = results(spark, FORM, [payload for payload, _, _ in PAYLOADS], by_tasks=by_tasks)
     for (payload, expected, _), each in zip(PAYLOADS, found, strict=True):
         assert each == expected, payload[:200]
 
 
-def test_strictly_only_what_the_schema_says_is_a_reading(spark: "SparkSession") -> None:
-    found = results(spark, replace(FORM, strict=True), [payload for payload, _, _ in PAYLOADS])
+@pytest.mark.parametrize("by_tasks", [False, True])
+def test_strictly_only_what_the_schema_says_is_a_reading(spark: "SparkSession", by_tasks: bool) -> None:
+    found = results(spark, replace(FORM, strict=True), [payload for payload, _, _ in PAYLOADS], by_tasks=by_tasks)
     for (payload, _, expected), each in zip(PAYLOADS, found, strict=True):
         assert expected is None or each == expected, payload[:200]
 
 
-def test_fields_may_be_nested_and_have_other_names(spark: "SparkSession") -> None:
+@pytest.mark.parametrize("by_tasks", [False, True])
+def test_fields_may_be_nested_and_have_other_names(spark: "SparkSession", by_tasks: bool) -> None:
     schema = StructType.fromDDL("meta struct<id:string,at:timestamp>, data struct<t:int>")
     form = ReadingFormat(schema, "meta.id", "meta.at", "data.t")
     payloads = [
@@ -145,7 +171,7 @@ def test_fields_may_be_nested_and_have_other_names(spark: "SparkSession") -> Non
         b'{"meta":{"id":"d","at":1767225600},"data":{"t":12.5}}',
         b'{"meta":{"id":"d","at":1767225600},"data":7}',
     ]
-    assert results(spark, form, payloads) == [
+    assert results(spark, form, payloads, by_tasks=by_tasks) == [
         [("d", 0.0, 12)],
         [("d", 0.0, 12)],
         ["wrong_type data.t"],
@@ -177,6 +203,7 @@ def test_other_fields_are_converted_or_rejected(spark: "SparkSession") -> None:
         b'{"device":"d","n":"seven"}',
         b'{"n":1}',
     ]
+    assert body_type(form) is None  # tasks parse no arrays
     rows = parsed(records(spark, payloads), form).orderBy("offset").select("reading.*", "reject.reason", "reject.field")
     first, *rest = rows.collect()
     assert (first.device, first.n, first.on, first.tags) == ("d", 7, True, ["a"])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+ATTEMPTS = 5
 SECONDS = 300  # for what Spark does on a busy machine
 BEGIN_S = 1_767_225_600
 COUNT = 130  # readings of a device, one a minute
@@ -75,15 +76,18 @@ def run(
 
 def completed(start: "Callable[[], StreamingQuery | None]") -> "StreamingQuery | None":
     """Start a query and wait for its end, again if a Python process of Spark was too slow on a busy machine."""
-    while (query := start()) is not None:
+    failure = None
+    for _ in range(ATTEMPTS):
+        query = start()
         try:
-            assert query.awaitTermination(SECONDS)
+            assert query is None or query.awaitTermination(SECONDS)
         except StreamingQueryException as error:
             if not failure_of(str(error)).is_late_worker:
                 raise
+            failure = error
         else:
-            break
-    return query
+            return query
+    raise AssertionError(f"the query failed {ATTEMPTS} times") from failure
 
 
 def test_windows_are_printed(

@@ -33,7 +33,7 @@ from streaming.pipelines.detector import LARGEST, SENSITIVITIES, Settings
 from streaming.pipelines.enrichment import Registry, enriched
 from streaming.pipelines.last_values import ORDER, last_values
 from streaming.pipelines.liveness import liveness, require_spans
-from streaming.pipelines.readings import ReadingFormat, parsed
+from streaming.pipelines.readings import ReadingFormat, body_type, parsed
 from streaming.pipelines.rejects import SCHEMA as REJECTS
 from streaming.pipelines.rejects import SOURCE_COLUMNS, counted, reject_messages, reject_rows, replayed, usable
 from streaming.pipelines.stateful import STATE_CONFIG
@@ -41,6 +41,8 @@ from streaming.pipelines.windows import window_statistics
 from streaming.running import describe
 from streaming.running import run as run_queries
 from streaming.session import spark_session, stop
+from streaming.source.body import BODY
+from streaming.source.columns import schema_of
 from streaming.source.options import SourceOptions
 from streaming.source.topics import Topics, unknown_parents
 
@@ -286,7 +288,10 @@ def _records(
         return replayed(kept, arguments.pipeline)
     if arguments.replay is not None:
         columns = ("payload", "properties")
-    records = spark.readStream.format("sluice").options(**_source(arguments, connection, columns)).load()
+    schema = schema_of(columns)
+    if arguments.replay is None and (kind := body_type(_format(arguments))) is not None:
+        schema = schema.add(BODY, kind)
+    records = spark.readStream.format("sluice").options(**_source(arguments, connection)).schema(schema).load()
     if arguments.replay is not None:
         return replayed(records, arguments.pipeline)
     if arguments.rejects is not None:  # a filter such as # also finds what is kept there
@@ -294,9 +299,9 @@ def _records(
     return records
 
 
-def _source(arguments: Arguments, connection: dict[str, str], columns: Sequence[str] = _FIELDS) -> dict[str, str]:
+def _source(arguments: Arguments, connection: dict[str, str]) -> dict[str, str]:
     """Return the options of `format("sluice")` that select what is read."""
-    options = {**connection, "startingOffsets": arguments.begin, "columns": ",".join(columns)}
+    options = {**connection, "startingOffsets": arguments.begin}
     if arguments.parent is not None:
         options["parent"] = arguments.parent
     else:
