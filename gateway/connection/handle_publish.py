@@ -197,6 +197,8 @@ class PublishHandler(FlowControl, metaclass=ABCMeta):
         """
         if packet.qos == 2 and packet.packet_id in session.inbound:
             return False  # a duplicate of a message that was accepted
+        if packet.retain and not packet.payload:
+            return False  # it removes the retained message, and says nothing
         topic = packet.topic if destination is None else destination.topic
         fault = self.payload_checks.fault(topic, packet.payload)
         if fault is None:

@@ -13,7 +13,8 @@ def checked_frame(frame: bytes, checks: PayloadChecks) -> bytes:
     producer ends its transaction by the position that it got.
     """
     kind, flags, packet_id, topic, publisher, block, payload = record.decode(frame, 0)
-    fault = checks.fault(topic, payload)
+    removes = flags & FLAG_RETAIN and not payload  # the retained message; that says nothing
+    fault = None if removes else checks.fault(topic, payload)
     if fault is None:
         return frame
     if fault.mode == "refuse" or (fault.quarantine and flags & FLAG_HALF):

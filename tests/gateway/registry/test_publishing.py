@@ -55,6 +55,7 @@ async def test_mqtt_5_refuses_with_a_reason(node: Node) -> None:
     client.send(publish(5, b"strict/a", BAD, 0))
     await client.publish(b"strict/a", GOOD, 2, 9)
     await client.publish(b"free/a", BAD)
+    await client.publish(b"strict/b", b"", retain=True)  # which removes what is retained
     await client.disconnect()
     assert await stored(node, "strict/a") == [GOOD, GOOD]
     assert await stored(node, "free/a") == [BAD]
@@ -113,6 +114,7 @@ async def test_the_sdk(node: Node) -> None:
         with pytest.raises(InvalidArgument, match="does not match the schema reading"):
             await client.send("strict/a", BAD)
         await client.send("strict/a", GOOD)
+        await client.send("strict/b", b"", retain=True)
         receipts = await client.send_many([OutgoingMessage("moved/a", BAD), OutgoingMessage("lax/a", BAD)])
         assert len(receipts) == 2
         await client.send("moved/b", BAD, deliver_after=3600)
