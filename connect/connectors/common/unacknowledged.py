@@ -15,9 +15,6 @@ class Unacknowledged(Generic[Receipt]):
     def __init__(self) -> None:
         self._waiting: deque[tuple[SourceRecord, list[Receipt]]] = deque()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, record: SourceRecord, receipt: Receipt) -> None:
         self._waiting.append((record, [receipt]))
 

@@ -135,7 +135,10 @@ class Connection:
         """Send what waits to be sent, and say goodbye."""
         sock: Any = self._client.socket()
         if self._error is None and sock is not None:
+            if self._upkeep is not None:
+                self._upkeep.cancel()
             self._unwatch(sock)
+            self._client.on_socket_register_write = self._client.on_socket_unregister_write = None
             await asyncio.to_thread(self._leave, sock)
         self.abort()
 

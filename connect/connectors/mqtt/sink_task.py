@@ -15,7 +15,7 @@ from connect.connectors.common.values import raw
 from connect.connectors.mqtt.connection import Connection, Outgoing
 from connect.connectors.mqtt.settings import endpoint
 
-_MAX_TOPIC: Final = 65_535  # bytes
+_MAX_TEXT: Final = 65_535  # bytes of a topic, and of a name or a value
 _OVERHEAD: Final = 16  # bytes of a PUBLISH beside topic, payload and properties, at most
 _QUOTA_EXCEEDED: Final = 0x97
 
@@ -82,7 +82,7 @@ class MqttSinkTask(SinkTask):
             return None
         topic, payload = self._map(record.topic), raw(record.value)
         size = len(topic.encode())
-        if not 0 < size <= _MAX_TOPIC or "+" in topic or "#" in topic or "\0" in topic:
+        if not 0 < size <= _MAX_TEXT or "+" in topic or "#" in topic or "\0" in topic:
             raise DataError(f"{topic[:100]!r} is not a topic name")
         properties = None
         if self._is_5:
@@ -90,7 +90,8 @@ class MqttSinkTask(SinkTask):
             if expiry == 0:
                 return None
             properties = _properties(record, headers, expiry)
-            size += len(properties.pack())  # type: ignore[no-untyped-call]
+            if connection.max_packet is not None:
+                size += len(properties.pack())  # type: ignore[no-untyped-call]
         if connection.max_packet is not None and size + len(payload) + _OVERHEAD > connection.max_packet:
             raise DataError(f"a message of {len(payload)} bytes: the broker takes packets of {connection.max_packet}")
         qos = min(self._settings["mqtt.qos"], connection.max_qos)
@@ -110,6 +111,8 @@ def _left(record: SinkRecord) -> int | None:
 
 
 def _properties(record: SinkRecord, headers: list[tuple[str, str]], expiry: int | None) -> Properties:
+    if any(len(text.encode()) > _MAX_TEXT for pair in headers for text in pair):
+        raise DataError(f"a header has more than {_MAX_TEXT} bytes")
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.UserProperty = headers
     if record.content_type is not None:
