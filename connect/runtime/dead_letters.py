@@ -5,7 +5,6 @@ from typing import Final
 
 from cloud_sdk import OutgoingMessage, SluiceError
 from connect.api import ConnectError, SinkRecord
-from connect.runtime.figures import error_text
 from connect.runtime.job import Job, Runner, is_transient
 from connect.runtime.retries import sleep
 
@@ -25,7 +24,7 @@ def dead_letter_of(job: Job, record: SinkRecord, error: Exception) -> OutgoingMe
             "connector.name": job.id.connector,
             "task.id": job.id.number,
             "exception.class.name": type(error).__name__,
-            "exception.message": error_text(error),
+            "exception.message": job.figures.text(error),
         }
         headers += [(_PREFIX + name, str(value)) for name, value in context.items()]
     return OutgoingMessage(

@@ -1,6 +1,7 @@
 """The figures of a task, which go into the heartbeat of its worker."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,20 +20,29 @@ class Figures:
     retried: int = 0  # calls that were repeated
     last_error: str = ""
     last_error_ms: int = 0  # since 1970-01-01 UTC
+    secrets: tuple[str, ...] = ()  # that no text about an error may have
+
+    def text(self, error: BaseException) -> str:
+        """An error in one line, without secrets."""
+        return error_text(error, self.secrets)
 
     def note(self, error: BaseException) -> None:
         """Keep an error for people."""
-        self.last_error = error_text(error)
+        self.last_error = self.text(error)
         self.last_error_ms = int(time.time() * 1000)
 
     def fields(self) -> dict[str, Any]:
         """For the heartbeat."""
-        return asdict(self)
+        fields = asdict(self)
+        del fields["secrets"]
+        return fields
 
 
-def error_text(error: BaseException) -> str:
-    """An error in one line."""
+def error_text(error: BaseException, secrets: Sequence[str] = ()) -> str:
+    """An error in one line, without secrets."""
     text = " ".join(str(error).split()) or type(error).__name__
+    for secret in secrets:
+        text = text.replace(secret, "***")
     if isinstance(error, ModuleNotFoundError):
         text += ": the worker does not have what this connector needs, see docs/connect.md"
     return text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"

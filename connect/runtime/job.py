@@ -12,7 +12,7 @@ from cloud_sdk import Busy, Client, Unavailable
 from connect.api import ConnectError, RetriableError, Settings, SinkTask, SourceTask
 from connect.configuration import Configuration
 from connect.runtime.entries import Bucket, TaskId
-from connect.runtime.figures import Figures, error_text
+from connect.runtime.figures import Figures
 from connect.runtime.permissions import Permissions
 from connect.runtime.pipeline import Pipeline
 from connect.runtime.retries import Retry
@@ -90,7 +90,7 @@ class Runner(ABC):
         try:
             await task.stop()
         except Exception as error:  # noqa: BLE001  a plug-in's, of any kind
-            log.warning("%s: stop failed: %s", self.name, error_text(error))
+            log.warning("%s: stop failed: %s", self.name, self.figures.text(error))
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class Runner(ABC):
         """Count a call that is repeated."""
         self.figures.retried += 1
         self.figures.note(error)
-        log.info("%s: tries again: %s", self.name, error_text(error))
+        log.info("%s: tries again: %s", self.name, self.figures.text(error))
 
     def note_failed(self, what: str, error: Exception) -> None:
         """Count a record that fails. what: its topic and position."""
@@ -109,12 +109,12 @@ class Runner(ABC):
         self.figures.note(error)
         if self.common["errors.log.enable"]:
             where = f" ({what})" if self.common["errors.log.include.messages"] else ""
-            log.error("%s: a record failed%s: %s", self.name, where, error_text(error))
+            log.error("%s: a record failed%s: %s", self.name, where, self.figures.text(error))
 
     def raise_unless_tolerated(self, error: Exception) -> None:
         """Raise `ConnectError` if a record that fails fails the task."""
         if self.common["errors.tolerance"] == "none":
-            raise ConnectError(f"a record failed: {error_text(error)}") from error
+            raise ConnectError(f"a record failed: {self.figures.text(error)}") from error
 
 
 def is_transient(error: Exception) -> bool:

@@ -21,9 +21,17 @@ class References:
         self._folders = [Path(each).resolve() for each in folders]
         self._variables = variables
 
-    def resolve(self, config: Mapping[str, str]) -> dict[str, str]:
-        """The configuration with the secrets in it. May block. Raises `ConnectError`, without a secret in its text."""
-        return {name: REFERENCE.sub(self._value, str(text)) for name, text in config.items()}
+    def resolve(self, config: Mapping[str, str]) -> tuple[dict[str, str], set[str]]:
+        """The configuration with the secrets in it, and the secrets. May block. Raises `ConnectError`, without a secret
+        in its text."""
+        secrets: set[str] = set()
+
+        def value(reference: "re.Match[str]") -> str:
+            found = self._value(reference)
+            secrets.add(found)
+            return found
+
+        return {name: REFERENCE.sub(value, str(text)) for name, text in config.items()}, secrets
 
     def _value(self, reference: "re.Match[str]") -> str:
         return self._of_file(reference[2]) if reference[1] == "file" else self._of_environment(reference[2])

@@ -19,7 +19,6 @@ from typing import Final
 from cloud_sdk import Delivery, SimpleConsumer, SluiceError
 from connect.api import DataError, RetriableError, SinkConnector, SinkRecord, SinkTask
 from connect.runtime.dead_letters import dead_letter_of, send_dead_letters
-from connect.runtime.figures import error_text
 from connect.runtime.job import Context, Job, Runner, is_transient
 from connect.runtime.pipeline import record_of
 from connect.runtime.retries import Stopped
@@ -268,7 +267,9 @@ class SinkRunner(Runner):
             done = None
         else:
             for delivery in bad:
-                batch.consumer.settle((), (delivery.lease,), error=error_text(failed[id(delivery)]), is_last=True)
+                batch.consumer.settle(
+                    (), (delivery.lease,), error=self.figures.text(failed[id(delivery)]), is_last=True
+                )
                 self.figures.dead += 1
         batch.consumer.settle([each.lease for each in batch.deliveries] if done is None else done)
         self._held.discard(batch)

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
 from connect.api import ConnectError, SinkConnector, SourceConnector, TransactionalSinkTask
 from connect.runtime.entries import ConnectorEntry, TaskId
-from connect.runtime.figures import Figures, error_text
+from connect.runtime.figures import Figures
 from connect.runtime.job import Job, Runner
 from connect.runtime.planning import Plan
 from connect.runtime.sink_runner import SinkRunner
@@ -118,6 +119,7 @@ class TaskRun:
         plan = await asyncio.to_thread(self._make_plan, entry)
         if self.id.number >= len(plan.tasks):
             raise ConnectError(f"the connector has {len(plan.tasks)} tasks")
+        self._figures.secrets = plan.secrets
         self._job = self._make_job(self.id, plan, self._figures)
         await _runner(self._job).run()
 
@@ -141,16 +143,12 @@ class TaskRun:
             await first_of(work, self._changed, left)
 
     def _fail(self, error: BaseException) -> None:
-        self.state, self.error = "FAILED", error_text(error)
+        self.state, self.error = "FAILED", self._figures.text(error)
         self._figures.note(error)
-        is_expected = isinstance(error, ConnectError)
-        log.error(
-            "task %d of connector %s has failed: %s",
-            self.id.number,
-            self.id.connector,
-            self.error,
-            exc_info=None if is_expected else error,
-        )
+        log.error("task %d of connector %s has failed: %s", self.id.number, self.id.connector, self.error)
+        if not isinstance(error, ConnectError):  # a traceback has the error in it, perhaps with a secret
+            places = "".join(traceback.format_tb(error.__traceback__))
+            log.error("%s was raised here:\n%s", type(error).__name__, places)
 
 
 def _runner(job: Job) -> Runner:

@@ -17,7 +17,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cloud_sdk import Client, ClientClosed, InvalidArgument, NotAllowed, RevisionConflict, SluiceError
 from connect.plugins import CONNECTORS
@@ -46,7 +46,7 @@ class WorkerSettings:
     allowed_folders: Sequence[str] = ()
     secret_folders: Sequence[str] = ()
     secret_variables: Sequence[str] = ()
-    heartbeat_s: float = 3.0
+    heartbeat_s: float = 5.0
     stop_after_s: float = 20.0
     dead_after_s: float = 30.0
     stop_timeout_s: float = 30.0  # for tasks to end by themselves
@@ -124,7 +124,7 @@ class Worker:
             "host": socket.gethostname(),
             "version": self._version,
             "plugins": self._plugins,
-            "tasks": [each.fields() for each in self._runs.values()],
+            "tasks": [_without_zeros(each.fields()) for each in self._runs.values()],
         }
         try:
             self._revision = await self._bucket.put(WORKER + self._id, packed(heartbeat), revision=self._revision)
@@ -307,6 +307,11 @@ class Worker:
                     await self._bucket.remove(WORKER + self._id, revision=self._revision)
         except (SluiceError, TimeoutError) as error:
             log.warning("the leases could not be given up, and end later: %s", error_text(error))
+
+
+def _without_zeros(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a heartbeat says of a task: most figures are 0, and each heartbeat is a record of the log."""
+    return {name: value for name, value in fields.items() if value or name in ("task", "trace")}
 
 
 def _holder(snapshot: Snapshot, task: TaskId) -> str | None:

@@ -58,7 +58,7 @@ def test_secrets_are_those_that_the_worker_allows(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HOME", "hidden")
     references = References([str(secrets)], ["PG_*"])
     text = f"${{file:{secrets}/pg:user}}:${{file:{secrets}/pg:password}}@${{env:PG_PORT}} $ {{}}"
-    assert references.resolve({"x": text}) == {"x": "app:a=b@5432 $ {}"}
+    assert references.resolve({"x": text}) == ({"x": "app:a=b@5432 $ {}"}, {"app", "a=b", "5432"})
     for wrong in (
         f"${{file:{secrets}/pg:no}}",
         f"${{file:{secrets}/none:a}}",

@@ -214,3 +214,24 @@ async def test_a_put_that_fails_for_too_long_is_given_up(connect: Connect, recor
     recorder.failures[:] = [ConnectError("not now")]
     async with connect.worker() as worker:
         assert (await connect.until_state(worker, "s", "FAILED"))["trace"] == "not now"
+
+
+async def test_no_error_shows_a_secret(
+    connect: Connect, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SECRET", "open-sesame")
+    caplog.set_level("DEBUG")
+    recorder.failures += [RetriableError("no login with open-sesame"), ValueError("open-sesame or pass-word?")]
+    await connect.set("s", config(color="${env:SECRET}", password="pass-word"))
+    await connect.set("t", config(tasks__max="${env:SECRET}"))
+    await publish(connect, 1)
+    async with connect.worker(secret_variables=["SECRET"]) as worker:
+        fields = await connect.until_state(worker, "s", "FAILED")
+        assert fields["trace"] == fields["last_error"] == "*** or ***?"
+        assert (await connect.until_state(worker, "t", "FAILED"))[
+            "trace"
+        ] == "tasks.max: what it refers to is not valid"
+        assert "sesame" not in str(await connect.entries("worker/"))
+    assert recorder.starts[0]["color"] == "open-sesame"
+    assert "sesame" not in caplog.text
+    assert "pass-word" not in caplog.text
