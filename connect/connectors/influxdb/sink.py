@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 _CONNECT_MS: Final = "influxdb.connect.timeout.ms"
 _REQUEST_MS: Final = "influxdb.request.timeout.ms"
+_REFUSED: Final = (400, 413, 422)  # because of a point, or because of the size
+_NS_OF_MS: Final = 1_000_000
 # Nanoseconds of `influxdb.timeunit`.
-UNITS: Final = {"NANOSECONDS": 1, "MICROSECONDS": 1000, "MILLISECONDS": 1_000_000, "SECONDS": 1_000_000_000}
+_UNITS: Final = {"NANOSECONDS": 1, "MICROSECONDS": 1000, "MILLISECONDS": 1_000_000, "SECONDS": 1_000_000_000}
 
 
 def _tags_of(settings: Settings) -> dict[str, Name]:
@@ -54,10 +56,6 @@ def _fields_of(settings: Settings) -> dict[str, str | None]:
             raise ValueError(f"the type of a field is one of {', '.join(TYPES)}, not {kind!r}")
         found[name] = kind or None
     return found
-
-
-_REFUSED: Final = (400, 413, 422)  # because of a point, or because of the size
-_NS_OF_MS: Final = 1_000_000
 
 
 class InfluxDbSink(SinkConnector):
@@ -100,7 +98,7 @@ class InfluxDbSink(SinkConnector):
             "Member of the value with the time of the point: a number, or ISO 8601. Without it, the time at which the "
             "message was stored.",
         ),
-        Setting("influxdb.timeunit", "Unit of such a number.", default="MILLISECONDS", choices=tuple(UNITS)),
+        Setting("influxdb.timeunit", "Unit of such a number.", default="MILLISECONDS", choices=tuple(_UNITS)),
         Setting("influxdb.gzip.enable", "Compress requests.", SettingType.BOOLEAN, True, importance=Importance.LOW),
         Setting("batch.size", "Points of a request.", SettingType.INT, 5000, least=1, most=100_000),
         Setting("batch.bytes", "Bytes of a request.", SettingType.INT, 4 << 20, least=1, most=64 << 20),
@@ -190,7 +188,7 @@ class InfluxDbSinkTask(SinkTask):
             used = {time_field.replace(".", "_")} if time_field else set()
             fields = {name: field_value(each, None) for name, each in given.items() if name not in used}
         if time_field:
-            at_ns = _nanoseconds(at_path(value, time_field), UNITS[self._settings["influxdb.timeunit"]])
+            at_ns = _nanoseconds(at_path(value, time_field), _UNITS[self._settings["influxdb.timeunit"]])
         else:
             # Points with the same tags and time replace one another: the offset makes the times of messages differ.
             at_ns = record.timestamp_ms * _NS_OF_MS + record.offset % _NS_OF_MS
