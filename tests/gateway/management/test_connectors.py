@@ -87,6 +87,7 @@ async def test_what_workers_say_is_shown(node: Node) -> None:
     failed = {"connector": "a", "task": 1, "state": "FAILED", "trace": "no such folder"}
     await put_entry(node, "worker/w1", heartbeat(running, {**failed, "connector": "other"}))
     await put_entry(node, "worker/w2", heartbeat(failed))
+    await put_entry(node, "worker/w3", heartbeat({**running, "task": "many"}))  # not a heartbeat
     _, status = await connect(node, "GET", "connectors/a/status")
     assert status == {
         "name": "a",
@@ -110,6 +111,7 @@ async def test_what_workers_say_is_shown(node: Node) -> None:
     assert [(each["id"], each["host"], each["tasks"]) for each in listed["workers"]] == [
         ("w1", "h1", 2),
         ("w2", "h1", 1),
+        ("w3", "h1", 1),
     ]
 
 
