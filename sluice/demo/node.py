@@ -1,7 +1,7 @@
 """The node as a process of its own, which the demo starts, kills and starts again."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,19 +27,28 @@ class NodePorts:
 class NodeProcess:
     """`sluice serve` with one data folder, and with the same ports after every start."""
 
-    def __init__(self, data_dir: Path, log: Path, name: str = "the node", flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        log: Path,
+        name: str = "the node",
+        flags: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """settings: variables of the environment with settings of the node."""
         self.data_dir = data_dir
         self.name = name
         self.ports = NodePorts(*lasting_ports(len(_FRONTS)))
         self._child = ChildProcess(name, log)
         self._flags = flags
+        self._settings = settings or {}
 
     async def start(self) -> float:
         """Start the node. Return the seconds until it was ready."""
         began = time.monotonic()
         flags = [f"--{front}-port={getattr(self.ports, front)}" for front in _FRONTS]
         arguments = ["serve", "--data-dir", str(self.data_dir), "--log-level=warning", *flags, *self._flags]
-        await self._child.start("sluice", arguments, SLUICE_STORE_SEGMENT_SIZE=str(_SEGMENT_SIZE))
+        await self._child.start("sluice", arguments, SLUICE_STORE_SEGMENT_SIZE=str(_SEGMENT_SIZE), **self._settings)
         self.ports = _parse_ready(await self._child.line(_READY_SECONDS))
         return time.monotonic() - began
 

@@ -13,11 +13,36 @@ import orjson
 
 _LINE_LIMIT: Final = 16 << 20  # bytes of one line; the last line of the fleet lists every acknowledged range
 _TAIL_LINES: Final = 15
+_COMMAND_SECONDS: Final = 60
 _STOP_SECONDS: Final = 30  # a node of a cluster may hand over first
 
 
 class DemoError(Exception):
     """The demo cannot continue. The message is for the user."""
+
+
+async def run_command(*arguments: str) -> None:
+    """Run `sluice` with these arguments. Raises `DemoError` with what it printed if it fails."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "sluice",
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(_COMMAND_SECONDS):
+            printed, _ = await process.communicate()
+    except BaseException as error:
+        process.kill()
+        await process.wait()
+        if isinstance(error, TimeoutError):
+            raise DemoError(f"`sluice {arguments[0]} {arguments[1]}` took {_COMMAND_SECONDS} s") from error
+        raise
+    if process.returncode:
+        raise DemoError(f"`sluice {arguments[0]} {arguments[1]}` failed: {printed.decode(errors='replace').strip()}")
 
 
 class ChildProcess:

@@ -9,6 +9,7 @@ from paho.mqtt.enums import MQTTProtocolVersion
 from pyarrow import dataset
 from rich.console import Console
 
+from sluice.demo.integration import Integration
 from sluice.demo.node import NodeProcess
 from sluice.demo.process import ChildProcess, DemoError
 from sluice.demo.readings import PARENT
@@ -46,7 +47,8 @@ class Scenario(Replay[Outcome]):
     def __init__(self, options: DemoOptions, console: Console) -> None:
         super().__init__(options, console)
         folder = self._folder
-        self._node = NodeProcess(folder / "node", folder / "node.log")
+        self._integration = Integration(folder / "node", folder, _ALERTS)
+        self._node = NodeProcess(folder / "node", folder / "node.log", settings=self._integration.environment)
         self._spark = ChildProcess("the Spark job", folder / "spark.log")
         self._dashboard = PersistentSubscriber(_DASHBOARD, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv5)
         self._offline = PersistentSubscriber(_OFFLINE, f"{PARENT}/#", version=MQTTProtocolVersion.MQTTv311)
@@ -61,6 +63,8 @@ class Scenario(Replay[Outcome]):
         took = await self._node.start()
         ports = self._node.ports
         self._print(f"node ready in {took:.1f} s: MQTT {ports.mqtt}, gRPC {ports.grpc}, HTTP {ports.http}")
+        await self._integration.set_up()
+        self._print("alerts have an event rule that calls a webhook, and a connector that fills a SQLite table")
         self._print("starting Spark, 40 devices, a cloud service and a dashboard")
         endpoint = f"127.0.0.1:{ports.grpc}"
         await self._spark.start("sluice.demo.analytics", ["--endpoint", endpoint, "--folder", str(self._folder)])
@@ -102,6 +106,8 @@ class Scenario(Replay[Outcome]):
         self._show_progress()
         alerts = self._analysis.get("alerts", 0)
         await self._until("the operator to get the alerts", lambda: len(self._operator.alerts) >= alerts)
+        await self._until("the webhook to get the alerts", lambda: len(self._integration.webhook.ids) >= alerts)
+        await self._until("the connector to store the alerts", lambda: self._integration.rows()[0] >= alerts)
 
     async def count(self) -> Outcome:
         """Compare the acknowledged readings with those of each consumer, by device and sequence number."""
@@ -133,6 +139,9 @@ class Scenario(Replay[Outcome]):
             analysis=self._analysis,
             alerts_received=self._operator.received,
             alerts_distinct=len(self._operator.alerts),
+            webhook_received=self._integration.webhook.received,
+            webhook_distinct=len(self._integration.webhook.ids),
+            rows=self._integration.rows(),
             disk_bytes=self._node.disk_bytes(),
             seconds=time.monotonic() - self._began,
             folder=self._folder,
@@ -148,6 +157,7 @@ class Scenario(Replay[Outcome]):
         await self._end_background()
         for subscriber in (self._dashboard, self._offline, self._operator):
             await asyncio.to_thread(subscriber.disconnect)
+        await self._integration.webhook.stop()
         for child in (self._fleet, self._spark):
             await child.close(_CLOSE_SECONDS)
         await self._node.ensure_stopped()

@@ -49,6 +49,9 @@ class Outcome:
     analysis: dict[str, int]
     alerts_received: int  # of Spark's alerts, by an MQTT subscriber
     alerts_distinct: int
+    webhook_received: int  # requests of the event rule, one for each alert
+    webhook_distinct: int
+    rows: tuple[int, int]  # of the connector's table, and how many are distinct
     disk_bytes: int  # log and views
     seconds: float
     folder: Path
@@ -64,6 +67,8 @@ class Outcome:
             and self.analysis.get("windows", 0) > 0
             and self.history_is_whole
             and self.alerts_received == self.alerts_distinct == self.analysis.get("alerts", 0)
+            and self.webhook_distinct == self.analysis.get("alerts", 0)
+            and self.rows == (self.alerts_distinct, self.alerts_distinct)
         )
 
     @property
@@ -156,6 +161,19 @@ def _figures(outcome: Outcome) -> Table:
         f"the operator's client got {outcome.alerts_received:,}, each once"
         if outcome.alerts_received == outcome.alerts_distinct
         else f"[bold red]{outcome.alerts_received:,} received, of which {outcome.alerts_distinct:,} are distinct[/]",
+    )
+    repeated = outcome.webhook_received - outcome.webhook_distinct
+    table.add_row(
+        "event rule",
+        f"{outcome.webhook_distinct:,} alerts sent to a webhook"
+        + (f", {repeated:,} of them twice" if repeated else ""),
+    )
+    rows, distinct = outcome.rows
+    table.add_row(
+        "connector",
+        f"{rows:,} alerts in a SQLite table, each once"
+        if rows == distinct
+        else f"[bold red]{rows:,} alerts in a SQLite table, of which {distinct:,} are distinct[/]",
     )
     exported, back, once = (f"{analysis.get(name, 0):,}" for name in ("exported", "read_back", "read_once"))
     table.add_row(

@@ -213,6 +213,9 @@ def outcome(**change: object) -> Outcome:
         "analysis": ANALYSIS,
         "alerts_received": 2,
         "alerts_distinct": 2,
+        "webhook_received": 2,
+        "webhook_distinct": 2,
+        "rows": (2, 2),
         "disk_bytes": 10_000_000,
         "seconds": 50.0,
         "folder": Path("demo"),
@@ -237,6 +240,16 @@ def test_alerts_that_come_twice_or_not_at_all_are_no_success() -> None:
         assert not outcome(alerts_received=received, alerts_distinct=distinct).complete
     assert "2, each once" in printed(outcome())
     assert "3 received, of which 2" in printed(outcome(alerts_received=3))
+
+
+def test_alerts_that_a_rule_or_a_connector_lacks_are_no_success() -> None:
+    assert outcome(webhook_received=3).complete and "2 alerts sent to a webhook, 1 of them twice" in printed(
+        outcome(webhook_received=3)
+    )
+    assert not outcome(webhook_received=1, webhook_distinct=1).complete
+    for rows in ((1, 1), (3, 2)):
+        assert not outcome(rows=rows).complete
+    assert "3 alerts in a SQLite table, of which 2 are distinct" in printed(outcome(rows=(3, 2)))
 
 
 def test_history_that_differs_from_the_log_is_a_failure() -> None:
