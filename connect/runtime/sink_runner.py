@@ -97,13 +97,15 @@ class SinkRunner(Runner):
         finally:
             for helper in helpers:
                 helper.cancel()
-            await asyncio.wait(helpers)
             for batch in self._held:
                 batch.consumer.give_back_unseen([each.lease for each in batch.deliveries])
-            for consumer, _ in consumers:
-                with suppress(SluiceError):  # what could not be settled comes again
-                    await consumer.close()
-            await self.stopped(task)
+            try:  # a worker in a hurry cancels one wait after the other
+                await asyncio.wait(helpers)
+                for consumer, _ in consumers:
+                    with suppress(SluiceError):  # what could not be settled comes again
+                        await consumer.close()
+            finally:
+                await self.stopped(task)
 
     def _consumer(self, subscription: Subscription) -> SimpleConsumer:
         return self.job.client.consumer(
@@ -124,7 +126,7 @@ class SinkRunner(Runner):
             await self._has_room.wait()
             try:
                 deliveries = await consumer.batch(_WAIT_S)
-            except SluiceError as error:
+            except Exception as error:  # noqa: BLE001  a task that receives nothing must not seem to run
                 if not is_transient(error):
                     self._failure = error
                     self._came.set()
@@ -179,7 +181,9 @@ class SinkRunner(Runner):
                 self._update_room()
                 return self._portions(line)
             self._came.clear()
-            await first_of(asyncio.ensure_future(self._came.wait()), self.job.stopping, left)
+            came = asyncio.ensure_future(self._came.wait())
+            await first_of(came, self.job.stopping, left)
+            came.cancel()
         return []
 
     def _portions(self, line: Iterable[_Batch]) -> list[list[_Batch]]:

@@ -99,8 +99,10 @@ class TransactionalRunner(Runner):
         except Stopped:
             return
         finally:
-            await self._close_readers()
-            await self.stopped(task)
+            try:  # a worker in a hurry cancels one wait after the other
+                await self._close_readers()
+            finally:
+                await self.stopped(task)
 
     async def _turn(self, task: TransactionalSinkTask) -> None:
         """Read, put and mirror once. A node that is away is waited for."""
