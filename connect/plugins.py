@@ -85,6 +85,7 @@ CONNECTORS: Final = Plugins(
         "rabbitmq-source": "connect.connectors.rabbitmq.source:RabbitMqSource",
         "redis-sink": "connect.connectors.redis.sink:RedisSink",
         "redis-source": "connect.connectors.redis.source:RedisSource",
+        "sluice-sink": "connect.connectors.sluice.sink:SluiceSink",
         "smtp-sink": "connect.connectors.smtp.sink:SmtpSink",
         "sqlite-sink": "connect.connectors.sqlite.sink:SqliteSink",
     },

@@ -1,6 +1,5 @@
 """What a task of `mqtt-sink` does: it publishes a batch in order, and waits for all acknowledgements."""
 
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,6 +9,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from connect.api import ConnectError, DataError, RetriableError, Settings, SinkContext, SinkRecord, SinkTask
 from connect.connectors.common.clusters import SOURCE_ALIAS, TARGET_ALIAS, cross
+from connect.connectors.common.expiry import seconds_left
 from connect.connectors.common.topic_mapping import TopicMapping
 from connect.connectors.common.values import raw
 from connect.connectors.mqtt.connection import Connection, Outgoing
@@ -86,7 +86,7 @@ class MqttSinkTask(SinkTask):
             raise DataError(f"{topic[:100]!r} is not a topic name")
         properties = None
         if self._is_5:
-            expiry = _left(record)
+            expiry = seconds_left(record)
             if expiry == 0:
                 return None
             properties = _properties(record, headers, expiry)
@@ -100,14 +100,6 @@ class MqttSinkTask(SinkTask):
     async def stop(self) -> None:
         if self._connection is not None:
             await self._connection.close()
-
-
-def _left(record: SinkRecord) -> int | None:
-    """The seconds until a message expires; None: it does not."""
-    if record.message_expiry is None:
-        return None
-    age_s = max(0, int(time.time() * 1_000) - record.timestamp_ms) // 1_000
-    return max(0, record.message_expiry - age_s)
 
 
 def _properties(record: SinkRecord, headers: list[tuple[str, str]], expiry: int | None) -> Properties:

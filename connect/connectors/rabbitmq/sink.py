@@ -1,6 +1,5 @@
 """`rabbitmq-sink`: messages of the log go to an exchange of RabbitMQ."""
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +20,7 @@ from connect.api import (
 )
 from connect.connectors.common.batches import at_most, writable
 from connect.connectors.common.clusters import SOURCE_ALIAS, TARGET_ALIAS, alias_settings, cross
+from connect.connectors.common.expiry import seconds_left
 from connect.connectors.common.headers import merged
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
 from connect.connectors.common.values import raw
@@ -120,13 +120,9 @@ class RabbitMqSinkTask(SinkTask):
         from aio_pika import DeliveryMode, Message  # noqa: PLC0415
 
         headers = cross(record.headers, self._settings[SOURCE_ALIAS], self._target)
-        if headers is None:
+        left_s = seconds_left(record)
+        if headers is None or left_s == 0:
             return None
-        left_s: float | None = None
-        if record.message_expiry is not None:
-            left_s = record.message_expiry - max(0.0, time.time() - record.timestamp_ms / 1_000)
-            if left_s <= 0:
-                return None
         key = record.topic.replace("/", ".") if self._key is None else self._key.of(record)
         table: dict[str, Any] = {**merged(headers), TOPIC: record.topic}
         for text in (key, record.content_type or "", *table):
