@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from ipaddress import ip_address
 from time import time
 from typing import Final
@@ -156,6 +157,7 @@ async def _bounded(content: aiohttp.StreamReader) -> bytes:
     return b"".join(parts)
 
 
+@lru_cache(maxsize=256)
 def _is_address(host: str) -> bool:
     try:
         ip_address(host)
