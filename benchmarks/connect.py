@@ -144,6 +144,9 @@ async def _task_alone(server: PostgresServer, name: str, payloads: Sequence[byte
             record.value = converter.to_value(record)
             records.append(record)
         await task.put(records)
+    while task.committed().get(partition) != len(payloads):
+        await asyncio.sleep(0.001)
+        await task.put([])
     stopwatch.stop(name)
     await task.stop()
 

@@ -1,5 +1,6 @@
 """From messages to rows of tables."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from connect.connectors.postgres.message_columns import MESSAGE_COLUMNS
 from connect.connectors.postgres.tables import MAX_COLUMNS, Shape, Table, Tables
 
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
+_TURN: Final = 500  # rows, before others of the loop have a turn
 _MOST_PLANS: Final = 10_000
 # What of a record is in a column, if that is not its name.
 _ATTRIBUTES: Final = {"stored_at": "timestamp_ms"}
@@ -64,7 +66,9 @@ class RowBuilder:
         rows: list[Row] = []
         unfit: list[tuple[SinkRecord, str]] = []
         parts, plans, table = self._parts, self._plans, self._format.table
-        for record in records:
+        for number, record in enumerate(records):
+            if number % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
             try:
                 name = table(record)
                 fields = self._fields(record) if self._has_fields else _NO_FIELDS

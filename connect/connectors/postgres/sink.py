@@ -86,7 +86,7 @@ class PostgresSink(SinkConnector):
             "batch.size",
             "How many rows one transaction has at most.",
             SettingType.INT,
-            default=10_000,
+            default=5_000,
             least=1,
             most=100_000,
         ),

@@ -1,5 +1,6 @@
 """A task of `postgres-sink`: rows by COPY, and offsets with them in one transaction."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from connect.connectors.postgres.rows import Row, RowBuilder, primary_key
 from connect.connectors.postgres.sink_offsets import SinkOffsets
 from connect.connectors.postgres.tables import Tables
 
+_WAITING_BYTES: Final = 8 << 20  # payloads that wait for a transaction; a put may bring more at once
 _NO_UNIQUE_INDEX: Final = "42P10"
 _CHANGED: Final = ("42P01", "42703", "42804")  # a table or a column that was there is gone, or another
 
@@ -29,7 +31,8 @@ _CHANGED: Final = ("42P01", "42703", "42804")  # a table or a column that was th
 class PostgresSinkTask(TransactionalSinkTask):
     """Writes messages to tables.
 
-    A row that PostgreSQL refuses fails its whole transaction, which is done again more slowly, without that row.
+    A transaction takes all messages that came during the one before, so their number follows the load. A row that
+    PostgreSQL refuses fails its whole transaction, which is done again more slowly, without that row.
     """
 
     _settings: Settings
@@ -39,6 +42,12 @@ class PostgresSinkTask(TransactionalSinkTask):
     _rows: RowBuilder
     _connection: AsyncConnection[Any] | None = None
 
+    def __init__(self) -> None:
+        self._waiting: list[SinkRecord] = []
+        self._waiting_bytes = 0
+        self._taken = asyncio.Event()  # set when those that waited are in a transaction
+        self._writing: asyncio.Task[None] | None = None
+
     async def start(self, settings: Settings, context: SinkContext) -> None:
         self._settings = settings
         self._context = context
@@ -47,6 +56,7 @@ class PostgresSinkTask(TransactionalSinkTask):
         await self._connect()
 
     async def open(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
+        await self._end_writing()
         try:
             if self._connection is None or self._connection.closed:
                 await self._connect()
@@ -60,10 +70,50 @@ class PostgresSinkTask(TransactionalSinkTask):
         return {each: known[each] for each in partitions if each in known}
 
     async def put(self, records: Sequence[SinkRecord]) -> None:
+        """Keep records for the next transaction. Raises what an earlier one has failed of."""
+        self._waiting.extend(records)
+        self._waiting_bytes += sum(len(each.payload) for each in records)
+        while True:
+            if self._writing is not None and self._writing.done():
+                writing, self._writing = self._writing, None
+                writing.result()
+            if self._writing is None and self._waiting:
+                self._writing = asyncio.create_task(self._write())
+            if len(self._waiting) < self._settings["batch.size"] and self._waiting_bytes < _WAITING_BYTES:
+                return
+            assert self._writing is not None
+            self._taken.clear()
+            taken = asyncio.create_task(self._taken.wait())
+            await asyncio.wait((taken, self._writing), return_when=asyncio.FIRST_COMPLETED)
+            taken.cancel()
+
+    def committed(self) -> Mapping[Partition, int]:
+        return self._offsets.known
+
+    async def stop(self) -> None:
+        await self._end_writing()
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _end_writing(self) -> None:
+        """Drop what waits, and roll back what is being written."""
+        self._waiting, self._waiting_bytes = [], 0
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.wait((self._writing,))
+            if not self._writing.cancelled():
+                self._writing.exception()  # nobody else asks for it
+            self._writing = None
+
+    async def _write(self) -> None:
+        """Write all that waits."""
         most = self._settings["batch.size"]
         try:
-            for at in range(0, len(records), most):
-                await self._store(records[at : at + most])
+            while self._waiting:
+                records, self._waiting = self._waiting[:most], self._waiting[most:]
+                self._waiting_bytes = sum(len(each.payload) for each in self._waiting)
+                self._taken.set()
+                await self._store(records)
         except psycopg.Error as error:
             if error.sqlstate == _NO_UNIQUE_INDEX:
                 raise ConnectError(f"a table has no unique index on the columns {', '.join(self._rows.key)}") from None
@@ -71,15 +121,9 @@ class PostgresSinkTask(TransactionalSinkTask):
                 raise RetriableError(f"a table was changed: {primary(error)}") from None
             raise translated(error) from None
 
-    def committed(self) -> Mapping[Partition, int]:
-        return self._offsets.known
-
-    async def stop(self) -> None:
+    async def _connect(self) -> None:
         if self._connection is not None:
             await self._connection.close()
-
-    async def _connect(self) -> None:
-        await self.stop()
         self._connection = await connect(self._settings, self._context)
         try:
             await self._offsets.create(self._connection)
