@@ -37,6 +37,7 @@ _NAMES: Final = (
     "actions",
     "resource",
     "number",
+    "topic_filter",
 )  # fields that say what a call about an area of the cluster changes
 _NOT_LEADING: Final = "this node does not lead its cluster: `sluice cluster status` says which one does"
 

@@ -13,9 +13,11 @@ import orjson
 from gateway.schemas.errors import InvalidPayload, InvalidSchema, shortened
 
 MAX_PAYLOAD: Final = 262_144  # bytes of a payload that is checked
+_MAX_WORK: Final = 2 << 20  # bytes of a payload, times the evaluations at one place of it
 _MAX_SUBSCHEMAS: Final = 2_000
 _MAX_LEVELS: Final = 64  # of a schema
 _MAX_EVALUATIONS: Final = 100  # of subschemas at one place of a payload
+_VALUES: Final = 10  # objects and arrays of an enum that cost as much as an evaluation; others are looked up
 _MAX_PAYLOAD_LEVELS: Final = 1_024  # that orjson reads
 _MAX_EXPLAINED: Final = 16_384  # bytes of a payload of which is said what is wrong: collecting that costs memory
 _PATTERN_BYTES: Final = 65_536  # of a compiled regular expression
@@ -36,7 +38,7 @@ _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
 class JsonSchema:
     """A compiled JSON Schema."""
 
-    __slots__ = ("_validator", "document", "text")
+    __slots__ = ("_max_payload", "_validator", "document", "text")
     kind: Final = "JSON"
 
     def __init__(self, text: str) -> None:
@@ -49,7 +51,7 @@ class JsonSchema:
         if not isinstance(self.document, dict | bool):
             raise InvalidSchema("a JSON Schema is an object, true or false")
         _check_dialect(self.document)
-        _check_work(self.document)
+        self._max_payload = min(MAX_PAYLOAD, _MAX_WORK // _evaluations(self.document))
         try:
             self._validator: Any = jsonschema_rs.validator_for(
                 self.document,
@@ -69,8 +71,8 @@ class JsonSchema:
 
     def check(self, payload: bytes) -> None:
         """Raises `InvalidPayload`."""
-        if len(payload) > MAX_PAYLOAD:
-            raise InvalidPayload(f"it has more than {MAX_PAYLOAD} bytes, and larger payloads are not checked")
+        if len(payload) > self._max_payload:
+            raise InvalidPayload(f"it has more than {self._max_payload} bytes, and larger payloads are not checked")
         try:
             value = orjson.loads(payload)
         except orjson.JSONDecodeError as error:
@@ -130,17 +132,22 @@ def _check_dialect(document: Any) -> None:
         raise InvalidSchema("$schema: the drafts 6, 7, 2019-09 and 2020-12 are known here")
 
 
-def _check_work(document: Any) -> None:
-    """Refuse a schema that may be evaluated too often at one place of a payload. Raises `InvalidSchema`.
+def _evaluations(document: Any) -> int:
+    """How many evaluations there may be at one place of a payload. Raises `InvalidSchema` if there are too many.
 
-    For each subschema and each depth below the value that it is about: how many evaluations are there at one place?
+    They are counted for each subschema and each depth below the value that it is about.
     """
     schemas = _collected(document)
+    most = 1
+    own_cost: list[int] = []
     same: list[tuple[list[int], int]] = []
     below: list[tuple[list[int], list[int], list[int]]] = []
     numbers = {id(each): number for number, each in enumerate(schemas)}
     for schema in schemas:
         in_place, of_property, of_item, of_each = [], [], [], []
+        values = schema.get("enum")
+        large = [each for each in values if isinstance(each, list | dict)] if isinstance(values, list) else []
+        own_cost.append(1 + len(large) // _VALUES)
         if "$ref" in schema:
             target = resolve(document, schema["$ref"])
             if isinstance(target, dict):
@@ -170,17 +177,19 @@ def _check_work(document: Any) -> None:
                 own = max((counts[each] for each in of_property), default=0)
                 own += max((counts[each] for each in of_item), default=0) + sum(counts[each] for each in of_each)
             else:
-                own = 1
+                own = own_cost[number]
             in_place, again = same[number]
             deeper[number] = again * (own + sum(deeper[each] for each in in_place))
             if deeper[number] > _MAX_EVALUATIONS:
                 raise InvalidSchema(
-                    f"some value may be evaluated more than {_MAX_EVALUATIONS} times: "
-                    "there are too many subschemas of allOf, anyOf, $ref and the like"
+                    f"some value may be evaluated more than {_MAX_EVALUATIONS} times: there are too many subschemas of "
+                    "allOf, anyOf, $ref and the like, or objects in enum"
                 )
+        most = max(most, *deeper) if deeper else most
         if depth and deeper == counts:
-            return
+            break
         counts = deeper
+    return most
 
 
 def _collected(document: Any) -> list[dict[str, Any]]:

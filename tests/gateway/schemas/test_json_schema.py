@@ -86,6 +86,16 @@ def test_schemas_that_would_be_evaluated_too_often_are_refused() -> None:
         schema({"$defs": {str(i): {} for i in range(3000)}})
 
 
+def test_schemas_that_are_evaluated_often_check_smaller_payloads() -> None:
+    many = {"items": {"allOf": [{"multipleOf": 0.1}] * 90}}
+    schema(many).check(b"[" + b"1," * 10_000 + b"1]")
+    assert "more than 23045 bytes" in fault(many, b"[" + b"1," * 20_000 + b"1]")
+    assert "not JSON" in fault({"enum": list(range(5000))}, b" " * 200_000)
+    assert "more than 190650 bytes" in fault({"enum": [[number] for number in range(100)]}, b" " * 200_000)
+    with pytest.raises(InvalidSchema, match="objects in enum"):
+        schema({"enum": [{"a": number} for number in range(1000)]})
+
+
 def test_hostile_payloads_end() -> None:
     tree = schema({"type": "array", "items": {"$ref": "#"}})
     tree.check(b"[" * 1000 + b"]" * 1000)
