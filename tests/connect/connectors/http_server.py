@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -46,16 +47,16 @@ class Server:
 
 
 @asynccontextmanager
-async def http_server() -> AsyncIterator[Server]:
+async def http_server(tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     server = Server()
     app = web.Application(client_max_size=64 << 20)
     app.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     server.port = runner.addresses[0][1]
-    server.url = f"http://127.0.0.1:{server.port}"
+    server.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.port}"
     try:
         yield server
     finally:

@@ -3,7 +3,9 @@
 import asyncio
 import hmac
 import json
+import ssl
 from base64 import b64decode, b64encode
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -11,7 +13,8 @@ from aiohttp import web
 from connect.api import ConnectError, InvalidSettings, RetriableError
 from connect.connectors.http.sink import HttpSink
 from tests.connect.connectors.harness import Context, reasons, sent, settings_of, started
-from tests.connect.connectors.http_server import Got, Server
+from tests.connect.connectors.http_server import Got, Server, http_server
+from tests.gateway.authority import Authority
 from tests.waiting import until
 
 SECRET = b"0123456789abcdef01234567"
@@ -157,6 +160,37 @@ async def test_a_slow_endpoint_is_tried_later(server: Server) -> None:
         with pytest.raises(RetriableError, match=r"has not answered within 0\.05 s"):
             await task.put([sent("a/b", b"x")])
     server.gate.set()
+
+
+async def test_requests_are_spaced_evenly(server: Server) -> None:
+    async with started(HttpSink(), Context(), http_api_url=server.url, rate_limit="100") as task:
+        begin = asyncio.get_running_loop().time()
+        await task.put([sent("a/b", b"x", n) for n in range(11)])
+        assert asyncio.get_running_loop().time() - begin >= 0.1
+    assert len(server.got) == 11
+
+
+async def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server", "server", "IP:127.0.0.1")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.file))
+    tls.load_cert_chain(certificate, key)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    certificate, key = authority.issue("client", "client")
+    both = tmp_path / "both.pem"
+    both.write_text(certificate.read_text() + key.read_text())
+    async with http_server(tls) as server:
+        given = {"http.api.url": server.url, "ssl.truststore.location": str(authority.file)}
+        async with started(HttpSink(), Context(), **given, **{"ssl.keystore.location": str(both)}) as task:
+            await task.put([sent("a/b", b"x")])
+        assert len(server.got) == 1
+        async with started(HttpSink(), Context(), http_api_url=server.url) as task:
+            with pytest.raises(ConnectError, match=r"certificate of 127\.0\.0\.1:.* is not valid") as raised:
+                await task.put([sent("a/b", b"x")])
+        assert not isinstance(raised.value, RetriableError)
+    missing = {"http.api.url": "https://host", "ssl.truststore.location": str(tmp_path / "missing.pem")}
+    with pytest.raises(ConnectError, match="the certificates cannot be used"):
+        await HttpSink().task().start(settings_of(HttpSink(), missing), Context())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`smtp-sink`: what a mail server gets (aiosmtpd), and what its answers do."""
 
+import asyncio
 import ssl
 from collections.abc import Iterator
 from email import message_from_bytes
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiosmtpd.controller import Controller
+from aiosmtpd.controller import Controller, UnthreadedController
 from aiosmtpd.smtp import AuthResult, Envelope
 
 from connect.api import ConnectError, DataError, InvalidSettings, RetriableError
@@ -156,6 +157,24 @@ async def test_starttls_with_a_user(mailbox: Mailbox, tmp_path: Path) -> None:
         assert "wrong" not in str(raised.value)
     finally:
         controller.stop()
+    assert len(mailbox.envelopes) == 1
+
+
+async def test_tls_from_the_start(mailbox: Mailbox, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server", "server", "IP:127.0.0.1")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    (port,) = lasting_ports(1)
+    controller = UnthreadedController(mailbox, hostname="127.0.0.1", port=port, ssl_context=tls)
+    server = await asyncio.get_running_loop().create_server(controller.factory, "127.0.0.1", port, ssl=tls)
+    async with server:
+        own = given(str(port), **{"smtp.security": "tls"})
+        async with started(SmtpSink(), Context(), **own, **{"ssl.truststore.location": str(authority.file)}) as task:
+            await task.put([sent("a/b", 1)])
+        async with started(SmtpSink(), Context(), **own) as task:
+            with pytest.raises(RetriableError, match="the mail was not sent"):
+                await task.put([sent("a/b", 1)])
     assert len(mailbox.envelopes) == 1
 
 
