@@ -164,7 +164,7 @@ class RedisSourceTask(SourceTask):
                 return claimed
             self._claim_at = loop.time() + idle_ms / 1_000
         streams: Any = dict.fromkeys(self._streams, _NEW)
-        block_ms = int(BLOCK_S * 1_000)
+        block_ms = max(1, int(min(BLOCK_S, self._claim_at - loop.time()) * 1_000))
         answer = await client.xreadgroup(self._group, self._consumer, streams, count=_BATCH, block=block_ms)
         return [(stream.decode(), entries) for stream, entries in answer]
 

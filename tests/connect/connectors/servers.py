@@ -6,6 +6,7 @@ import socket
 import sys
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -123,6 +124,8 @@ class RabbitMqServers:
         if not self._mapper.is_running:
             self._mapper.start()
         self._server.start()
+        with suppress(TimeoutError):  # a machine that is busy with much else keeps it waiting
+            block_until(lambda: listens(self.port))
         block_until(lambda: listens(self.port))
 
     def kill(self) -> None:

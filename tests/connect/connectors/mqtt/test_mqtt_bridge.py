@@ -20,6 +20,8 @@ from tests.connect.connectors.servers import Mosquitto
 from tests.gateway.authority import Authority
 from tests.waiting import patience
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = ["5.0", "3.1.1"]
 
 
@@ -304,7 +306,6 @@ async def test_tls_with_certificates_of_both_sides(tmp_path: Path) -> None:
         server.stop()
 
 
-@pytest.mark.slow
 async def test_nothing_is_lost_on_the_way_when_the_broker_is_killed_under_load(tmp_path: Path) -> None:
     """Batches go to the broker and come back, while it is killed five times. What is missing then was acknowledged by
     the broker in a life that ended with a kill: mosquitto answers before it writes."""

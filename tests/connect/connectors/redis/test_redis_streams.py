@@ -18,6 +18,8 @@ from tests.connect.connectors.servers import RedisServer
 from tests.gateway.authority import Authority
 from tests.waiting import patience
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
@@ -149,7 +151,6 @@ async def test_both_directions_do_not_loop(server: RedisServer, client: Any) -> 
         assert await client.xlen("loop") == 2
 
 
-@pytest.mark.slow
 async def test_a_server_that_is_killed_under_load_loses_nothing(tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     sink, source = RedisSink().task(), RedisSource().task()
