@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,16 +36,26 @@ class Workers:
             sys.executable, "-m", PROGRAM, self._connect.node.endpoint, name, str(self._connect.folder), cwd=ROOT
         )
 
-    async def kill_holder(self, task: str) -> None:
-        """Kill the worker that runs a task, as soon as there is one, and begin another."""
+    async def holder(self, task: str, other: str = "") -> str:
+        """Wait for a worker that runs a task, and not the other one. Returns its name."""
         async with patience():
             while True:
                 leases = await self._connect.entries(f"lease/{task}")
-                name = leases[f"lease/{task}"]["worker"].partition("-")[0] if leases else ""
-                if name in self._processes:
-                    break
+                name = str(leases[f"lease/{task}"]["worker"]).partition("-")[0] if leases else ""
+                if name in self._processes and name != other:
+                    return name
                 await asyncio.sleep(0.05)
-        process = self._processes.pop(name)
+
+    async def pause_holder(self, task: str) -> None:
+        """Let the process of the worker that runs a task stand still until another one has the task."""
+        name = await self.holder(task)
+        self._processes[name].send_signal(signal.SIGSTOP)
+        await self.holder(task, name)
+        self._processes[name].send_signal(signal.SIGCONT)
+
+    async def kill_holder(self, task: str) -> None:
+        """Kill the worker that runs a task, as soon as there is one, and begin another."""
+        process = self._processes.pop(await self.holder(task))
         process.kill()
         await process.wait()
         await self.begin()
@@ -88,7 +99,8 @@ async def test_a_sink_loses_nothing(connect: Connect) -> None:
     assert written() == wanted
 
 
-async def test_a_source_loses_nothing(connect: Connect) -> None:
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "paused"])
+async def test_a_source_loses_nothing(connect: Connect, is_killed: bool) -> None:
     inbox = connect.folder / "in"
     inbox.mkdir()
     config = {"connector.class": "file-source", "directory": str(inbox), "topic": "files/x", "poll.interval.ms": "10"}
@@ -102,7 +114,7 @@ async def test_a_source_loses_nothing(connect: Connect) -> None:
                         file.flush()
                         await asyncio.sleep(0.01)
                 file.flush()
-                await workers.kill_holder("r/0")
+                await (workers.kill_holder if is_killed else workers.pause_holder)("r/0")
         found: list[int] = []
         async with patience(), connect.client.pull_consumer("files") as consumer:
             while not set(found) >= set(range(KILLS * A_KILL)):
