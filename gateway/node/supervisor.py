@@ -19,7 +19,6 @@ import logging
 import os
 import select
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,11 +29,9 @@ from time import monotonic
 from typing import Final
 
 from gateway.config.config import Config, ConfigError
-from gateway.config.listeners import parse_address
 from gateway.config.reload import compare
-from gateway.net.bind import ListenError
-from gateway.net.proxy_protocol import address_text
 from gateway.node.reloading import carry_out
+from gateway.node.reserved_ports import ReservedPorts
 from gateway.node.service_manager import ALIVE, BEATS, READY, STOPPING, tell_service_manager, watchdog_seconds
 from store.data_folder import DRAINED
 
@@ -90,13 +87,13 @@ class Supervisor:
 
         Raises ConfigError, and OSError when an address cannot be reserved.
         """
-        self._sockets: list[socket.socket] = []  # bound, not listening: they reserve the ports
+        self._ports = ReservedPorts()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         config = deepcopy(config)
         self._is_clustered = bool(config.cluster.log)
         self._gateways: list[_Child] = []
         if config.split.gateways or self._is_clustered:
-            self._reserve_ports(config)
+            self._ports.reserve_all(config)
             place = self._store_address(config.data_dir)
             self._store = _Child("store", _store(config, place), serve)
             numbers = range(1, max(1, config.split.gateways) + 1)
@@ -310,8 +307,7 @@ class Supervisor:
                 self._reap(child)
 
     def _release(self) -> None:
-        for bound in self._sockets:
-            bound.close()
+        self._ports.release()
         if self._folder is not None:
             self._folder.cleanup()
         signal.set_wakeup_fd(-1)
@@ -320,47 +316,12 @@ class Supervisor:
 
     # --- addresses
 
-    def _reserve_ports(self, config: Config) -> None:
-        """Reserve all ports that gateways share, and write them into the configuration. Raises ConfigError, and
-        OSError."""
-        for name in ("port", "ws_port"):
-            port = getattr(config.mqtt, name)
-            if port >= 0:
-                address = self._reserve(address_text(config.host, port))
-                setattr(config.mqtt, name, int(address.rpartition(":")[2]))
-        if config.grpc.port >= 0:
-            address = self._reserve(address_text(config.host, config.grpc.port))
-            config.grpc.port = int(address.rpartition(":")[2])
-        for listener in config.mqtt.listeners:
-            if listener.address.startswith("unix:"):
-                raise ConfigError(f"listener {listener.name}: a Unix socket cannot be shared by split.gateways")
-            listener.address = self._reserve(listener.address)
-
     def _grpc_address(self) -> str:
         """Where workers on this machine reach the node."""
         line = (self._gateways[0] if self._gateways else self._store).line.decode()
         address = next(part.removeprefix("grpc=") for part in line.split() if part.startswith("grpc="))
         host, _, port = address.rpartition(":")
         return f"{_LOCAL.get(host, host)}:{port}"
-
-    def _reserve(self, address: str) -> str:
-        """Reserve the port of an address for the gateways. Returns the address with the port. Raises OSError."""
-        host, port = parse_address(address)
-        kind = socket.SOCK_STREAM
-        try:
-            found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)
-            for family, _type, _protocol, _name, place in dict.fromkeys(found):
-                where = (place[0], port, *place[2:])
-                if port:  # otherwise a port of another node would be shared silently
-                    with _bound(family, where, shares=False):
-                        pass
-                self._sockets.append(_bound(family, where, shares=True))
-                port = self._sockets[-1].getsockname()[1]
-        except OSError as error:
-            for bound in self._sockets:
-                bound.close()
-            raise ListenError(f"cannot listen on {address}: {error.strerror}") from error
-        return address_text(host, port)
 
     def _store_address(self, data_dir: Path) -> str:
         """The address of the store for the gateways."""
@@ -400,21 +361,6 @@ def _worker(config: Config, number: int) -> Config:
     own = deepcopy(config)
     own.connect.name = own.connect.name and f"{own.connect.name}-{number}"
     return own
-
-
-def _bound(family: int, place: tuple[object, ...], *, shares: bool) -> socket.socket:
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        if shares:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind(place)
-    except BaseException:
-        bound.close()
-        raise
-    return bound
 
 
 def _signals() -> tuple[int, int]:
