@@ -12,7 +12,7 @@ from gateway.events.event import JSON, MISSING, Event
 from gateway.events.json_values import MAX_JSON, read_json, write_json
 from gateway.events.paths import Path
 from gateway.events.patterns import Pattern, Step
-from gateway.events.sql import Statement
+from gateway.events.sql.statement import Statement
 from gateway.events.templates import Template
 from matcher.cover import Shape
 from matcher.names import has_wildcard, is_shared, is_valid_filter, is_valid_topic
@@ -115,13 +115,15 @@ class CompiledRule:
         return self._topic if isinstance(self._topic, bytes) else b""
 
     def matches(self, event: Event) -> bool:
-        """Whether the rule is about an event, whose topic matches its filters."""
+        """Whether the rule is about an event, whose topic matches its filters. Raises `EvaluationFailed`."""
+        event.work = 0
         if self._statement is not None:
             return self._statement.matches(event)
         return self._pattern is None or self._pattern.matches(event)
 
     def explain(self, event: Event) -> list[Step]:
-        """The conditions of the rule on an event, one by one."""
+        """The conditions of the rule on an event, one by one. Raises `EvaluationFailed`."""
+        event.work = 0
         if self._statement is not None:
             return self._statement.explain(event)
         return [] if self._pattern is None else self._pattern.explain(event)
@@ -129,12 +131,14 @@ class CompiledRule:
     def output(self, event: Event) -> Output:
         """What the rule sends for an event. Raises `EvaluationFailed`."""
         if self._statement is not None:
-            if not self._statement.terms:
+            if self._statement.is_whole:
                 return _whole(event)
             return Output(_json(self._statement.results(event)), JSON, is_whole=False)
         if self._path is not None:
             if event.body is MISSING:
                 raise EvaluationFailed(f"the data are neither JSON nor a text, or have more than {MAX_JSON} bytes")
+            if not self._path.is_single:
+                event.spend_elements()
             return Output(_json(self._path.find(event.body)), JSON, is_whole=False)
         if self._template is not None:
             text = self._template.render(event)

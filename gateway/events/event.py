@@ -37,6 +37,7 @@ TYPE: Final = "io.sluice.message"
 _DEEP: Final = 200  # levels that can surely be written
 MAX_WORK: Final = 1 << 20  # of one evaluation; one is about 0.1 µs
 _CHARACTERS: Final = 16  # of a text that is looked at once: as much work as one look at an element
+_VISIT: Final = 32  # the work of a visit to an element that is done by Python code
 MAX_NAME: Final = 20  # characters of an attribute's name
 RULES: Final = "sluicerules"  # extension: names of the rules that published this event, and what it was made from
 MAX_RULES: Final = 8  # that publish an event one after the other
@@ -117,6 +118,15 @@ class Event:
         """Count looks at a text. Raises `EvaluationFailed`, see `spend`."""
         if len(text) >= _CHARACTERS:
             self.spend(len(text) // _CHARACTERS * times)
+
+    def spend_whole(self) -> None:
+        """Count a look at an array or an object, which may be all that the event has. Raises `EvaluationFailed`."""
+        self.spend((len(self.payload) + len(self.block)) // _CHARACTERS)
+
+    def spend_elements(self) -> None:
+        """Count a visit by Python code to each element of the data. Raises `EvaluationFailed`."""
+        data = self.data
+        self.spend((data.count(b",") + data.count(b"[") + data.count(b"{")) * _VISIT)
 
     @classmethod
     def of_frame(cls, data: bytes, start: int) -> "Event":

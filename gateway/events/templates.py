@@ -21,8 +21,9 @@ from gateway.events.json_values import write_json
 MAX_TEMPLATE: Final = 8192  # characters
 MAX_OUTPUT: Final = 256 << 10  # characters
 _MAX_ROUNDS: Final = 10_000  # of all loops of one output
-_MAX_WORK: Final = 2 << 20  # characters and elements that filters, tests and comparisons look at, for one output
-_PART: Final = 16  # of an event: an array or object may have the rest of it, so it counts as this part of it at least
+_MAX_WORK: Final = 2 << 20  # characters that filters, tests and comparisons look at, for one output
+_PART: Final = 4  # of an event: an array or object may have the rest of it, so it counts as this part of it at least
+_ELEMENT: Final = 16  # the work of a look at an element, which filters do with Python code
 _MAX_LOOPS: Final = 2  # one in another
 FIELDS: Final = ("data", "topic", "levels", "properties", "client", "qos", "retain")
 _ATTRIBUTES: Final = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "attributes")
@@ -123,7 +124,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(value, str):
             self.work += len(value)
         elif isinstance(value, list | dict | tuple):
-            self.work += max(len(value), self.part)
+            self.work += max(len(value) * _ELEMENT, self.part)
         elif isinstance(value, Iterator):
             self.work += self.part
         if self.work > _MAX_WORK:

@@ -13,15 +13,17 @@ MAX_PATTERN: Final = 256  # characters
 class LiteralRun:
     """The characters between two `%`: a text, or a regular expression of the same length if it has a `_`."""
 
-    __slots__ = ("_expression", "_text", "size")
+    __slots__ = ("_expression", "_text", "size", "work")
 
     def __init__(self, marks: list[str | None]) -> None:
         self.size = len(marks)
         self._text = "".join([mark for mark in marks if mark is not None])
         self._expression: re.Pattern[str] | None = None
+        self.work = 1  # for a character of the text, at most
         if None in marks:
             parts = ["." if mark is None else re.escape(mark) for mark in marks]
             self._expression = re.compile("".join(parts), re.DOTALL)
+            self.work = self.size
 
     def fits(self, text: str, at: int) -> bool:
         """Whether the run is at an index of the text."""
@@ -40,11 +42,12 @@ class LiteralRun:
 class Pattern:
     """A compiled pattern."""
 
-    __slots__ = ("_is_open", "_runs")
+    __slots__ = ("_is_open", "_runs", "work")
 
     def __init__(self, runs: list[LiteralRun]) -> None:
         self._is_open = len(runs) > 1  # it has a `%`
         self._runs = runs
+        self.work = max(run.work for run in runs)  # for a character of a text that it looks at, at most
 
     def matches(self, text: str) -> bool:
         """Whether the pattern matches the whole text."""

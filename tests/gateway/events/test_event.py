@@ -21,7 +21,7 @@ from gateway.events.errors import EvaluationFailed, InvalidEvent
 from gateway.events.event import MISSING, STRUCTURED, Event, message_block, parse_structured, structured_of
 from gateway.events.paths import Path
 from gateway.events.requests import BATCH, parse_request, secret_bytes, signature_headers, webhook_request
-from gateway.events.sql import Statement
+from gateway.events.sql.statement import Statement
 from gateway.mqtt.properties import MessageProperties, build_message_block
 
 TOPIC = b"fleet/7/temp"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.events.errors import InvalidRule
+from gateway.events.errors import EvaluationFailed, InvalidRule
 from gateway.events.event import Event
-from gateway.events.sql import Statement
+from gateway.events.sql.statement import Statement
 from gateway.mqtt.properties import user_property
 
 DATA = {"t": 31, "name": "Anna", "rows": [1, {"x": 2}], "o": {"deep": {"er": True}}, "null": None, "a b": 5}
@@ -100,6 +100,32 @@ def test_a_joined_text_is_bounded() -> None:
     assert value(f"CONCAT({', '.join(['payload.s'] * 500)})", data) is None
 
 
+@pytest.mark.parametrize(
+    ("statement", "data"),
+    [
+        (f'SELECT * FROM "a" WHERE {" OR ".join(["lower(payload.s) = 1"] * 30)}', {"s": "x" * 1_000_000}),
+        (f"SELECT * FROM \"a\" WHERE payload.s LIKE '%{'_' * 200}b%'", {"s": "x" * 1_000_000}),
+        (f'SELECT {", ".join(f"payload AS a{number}" for number in range(200))} FROM "a"', {"s": "x" * 1_000_000}),
+        (f'SELECT {" + ".join(["1"] * 30)} AS a FROM "a" WHERE {" AND ".join(["a = 30"] * 500)}', {}),
+        (f'SELECT * FROM "a" WHERE {" OR ".join(["payload.s = payload.s AND 1=2"] * 30)}', {"s": [1] * 500_000}),
+    ],
+)
+def test_statements_that_do_much_to_a_large_event_end(statement: str, data: object) -> None:
+    def evaluate() -> None:
+        found = Statement(statement)
+        about = Event(b"a", json.dumps(data, separators=(",", ":")).encode())
+        while found.matches(about):
+            found.results(about)
+
+    with pytest.raises(EvaluationFailed, match="too large for this rule"):
+        evaluate()
+
+
+def test_whole_numbers_that_grow_are_null() -> None:
+    assert value("payload.t * 2", {"t": 1 << 64}) == 1 << 65
+    assert value(" * ".join(["payload.t"] * 20), {"t": 1 << 64}) is None
+
+
 def test_aliases_and_names_of_results() -> None:
     found = Statement('SELECT payload.t, payload.o.deep AS d, topic FROM "a/+", "b/#" WHERE t > 30 AND d.er')
     assert found.filters == [b"a/+", b"b/#"]
@@ -109,7 +135,7 @@ def test_aliases_and_names_of_results() -> None:
     steps = found.explain(event({"t": 3}))
     assert [(step.condition, step.holds) for step in steps] == [("t > 30", False), ("d.er", False)]
     everything = Statement('SELECT * FROM "a"')
-    assert everything.terms == []
+    assert everything.is_whole
     assert everything.matches(event())
 
 
