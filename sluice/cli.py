@@ -14,7 +14,7 @@ from sluice.commands import completion, demo, version
 from sluice.commands.access import acl, audit, auth, ban, role, user
 from sluice.commands.analytics import history, sql, stream
 from sluice.commands.clients import client, service, trace
-from sluice.commands.messages import connector, find, group, held, message, pub, rule, schema, sub, topic, topics
+from sluice.commands.messages import connector, event, find, group, held, message, pub, rule, schema, sub, topic, topics
 from sluice.commands.node import cluster, config, connect, doctor, serve, top
 from sluice.commands.storage import backup, log, restore, show
 from sluice.console.command import CommandError
@@ -111,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
         rule,
         connector,
         schema,
+        event,
         ban,
         audit,
         auth,

@@ -18,12 +18,17 @@ from typing import Final
 import record
 from gateway.auth.authority import Authority, UserDisabled
 from gateway.auth.bans import ClientBanned
+from gateway.auth.rules.permissions import Permissions
 from gateway.auth.rules.sources import LOCAL
+from gateway.eventing.enrichment import Enrichment
 from gateway.eventing.secrets import WebhookSecrets, no_secret
 from gateway.eventing.settling import UNMATCHED, Settling
-from gateway.eventing.targets import Figures, Prepared, TopicPublisher, WebhookSender
+from gateway.eventing.targets import Figures, Target
+from gateway.eventing.topic_publisher import TopicPublisher
 from gateway.eventing.webhook_client import WebhookClient
-from gateway.events.definition import CompiledRule, parse_definition
+from gateway.eventing.webhook_sender import WebhookSender
+from gateway.events.compiled_rule import CompiledRule
+from gateway.events.definition import parse_definition
 from gateway.events.errors import EvaluationFailed, InvalidRule
 from gateway.events.event import Event
 from gateway.observe.throttled_log import ThrottledLog
@@ -70,9 +75,9 @@ class RuleRunner:
         self._throttled = ThrottledLog(log)
         self._task: asyncio.Task[None] | None = None
         self._settling = Settling(around.store, rule.group, log, self.wake)
-        self._target: TopicPublisher | WebhookSender | None = None
+        self._target: Target | None = None
         self._changes = (-1, -1)  # of users and rules, and of secrets, that the rights are based on
-        self._denial = ""  # why its user may not run it
+        self._permissions: Permissions | None = None  # of its user; None: it may do everything
         self._is_far = False
         self._most = _MOST  # events of a pop, fewer if their outputs were too large for the target
         try:
@@ -156,7 +161,7 @@ class RuleRunner:
                 wait_s = min(max(popped.available_at / 1000 - time.time(), 0.0), _IDLE_S)
             await wait_until(self._awake, loop.time() + wait_s)
 
-    async def _take(self, target: TopicPublisher | WebhookSender, room: int, max_bytes: int) -> PopResult:
+    async def _take(self, target: Target, room: int, max_bytes: int) -> PopResult:
         """Pop events, evaluate them and send them. Raises `StoreError`."""
         around, rule = self._around, self.rule
         request = PopRequest(
@@ -174,25 +179,27 @@ class RuleRunner:
             popped = await around.store.pop(request)
             self._is_far = popped.left > _FAR
             if popped.runs:
-                batch, unsent = await self._evaluate(target, popped)
-                if batch:
-                    target.send(batch)
+                added, unsent = await self._evaluate(target, popped)
+                target.send()
                 if unsent:
-                    self._most = max(len(batch), 1)
+                    self._most = max(added, 1)
                     await self._settling.flush()  # before the next pop, which has them again
                 else:
                     self._most = min(2 * self._most, _MOST)
         return popped
 
-    async def _evaluate(self, target: TopicPublisher | WebhookSender, popped: PopResult) -> tuple[list[Prepared], int]:
-        """The events that the rule is about, and how many were given back because the target has no room for outputs as
-        large as those before. All others are settled."""
-        assert self.compiled is not None
-        compiled, figures, settling = self.compiled, self.figures, self._settling
+    async def _evaluate(self, target: Target, popped: PopResult) -> tuple[int, int]:
+        """Add the events that the rule is about to those that the target sends, and settle all others. Returns how many
+        were added, and how many were given back because the target has no room for outputs as large as those before."""
+        compiled, settling = self.compiled, self._settling
+        assert compiled is not None
         filters = compiled.filters if self.rule.reads_parents else ()
-        batch: list[Prepared] = []
+        enrichment: Enrichment | None = None
+        if compiled.has_lookups:
+            enrichment = Enrichment(self._around.store, compiled, self._may_read, int(time.time() * 1000))
         number, began = 0, time.perf_counter()
-        unsent, room = 0, target.room_bytes
+        added = unsent = 0
+        room = target.room_bytes
         for run in popped.runs:
             queue, deliveries, data = run.queue, run.deliveries, run.data
             for offset, start in enumerate(record.split(data), run.offset):
@@ -206,23 +213,41 @@ class RuleRunner:
                     continue
                 event = Event.of_frame(data, start)
                 if filters and not any(matches(each, event.topic) for each in filters):
-                    settling.done(queue, offset, deliveries, UNMATCHED)
+                    settling.done(queue, offset, 1, deliveries, UNMATCHED)
                     continue
                 try:
-                    if compiled.matches(event):
-                        figures.matched += 1
-                        receipts = Receipts(queue, offset, 1, deliveries)
-                        batch.append(target.prepare(receipts, event, compiled.output(event)))
-                        room -= batch[-1].size
-                    else:
-                        figures.unmatched += 1
-                        settling.done(queue, offset, deliveries, UNMATCHED)
+                    if enrichment is not None:
+                        await enrichment.enrich(event)
                 except EvaluationFailed as error:
                     self._refuse(Receipts(queue, offset, 1, deliveries), str(error))
-                except Exception as error:
-                    log.exception("rule %s failed on the message at %d", self._name, event.position)
-                    self._refuse(Receipts(queue, offset, 1, deliveries), f"an unexpected failure: {error!r}")
-        return batch, unsent
+                    continue
+                except StoreError as error:  # a value of another topic cannot be read: try again later
+                    self._throttled.warning("store", f"rule {self._name}: {error}")
+                    settling.unsent(Receipts(queue, offset, 1, deliveries))
+                    unsent, room = unsent + 1, 0
+                    continue
+                size = self._handle(target, compiled, queue, offset, deliveries, event)
+                if size >= 0:
+                    added += 1
+                    room -= size
+        return added, unsent
+
+    def _handle(
+        self, target: Target, compiled: CompiledRule, queue: bytes, offset: int, deliveries: int, event: Event
+    ) -> int:
+        """Add an event to those that the target sends, and return its bytes; or settle it, and return -1."""
+        try:
+            if compiled.matches(event):
+                self.figures.matched += 1
+                return target.add(queue, offset, deliveries, event, compiled.output(event))
+            self.figures.unmatched += 1
+            self._settling.done(queue, offset, 1, deliveries, UNMATCHED)
+        except EvaluationFailed as error:
+            self._refuse(Receipts(queue, offset, 1, deliveries), str(error))
+        except Exception as error:
+            log.exception("rule %s failed on the message at %d", self._name, event.position)
+            self._refuse(Receipts(queue, offset, 1, deliveries), f"an unexpected failure: {error!r}")
+        return -1
 
     def _refuse(self, receipts: Receipts, error: str) -> None:
         self.figures.refused += 1
@@ -231,7 +256,7 @@ class RuleRunner:
 
     # --- rights
 
-    async def _renew_rights(self, target: TopicPublisher | WebhookSender) -> None:
+    async def _renew_rights(self, target: Target) -> None:
         """Find out whether the rule may run now. Raises `StoreError`."""
         changes = self._around.authority.changes, self._around.secrets.changes
         if changes == self._changes:
@@ -248,7 +273,7 @@ class RuleRunner:
         self.trouble = trouble
         self._changes = (-1, -1) if trouble else changes  # a ban ends without a change
 
-    async def _denial_of(self, target: TopicPublisher | WebhookSender) -> str:
+    async def _denial_of(self, target: Target) -> str:
         """Why the user of the rule may not run it; "": he may. Raises `StoreError`."""
         user = repr(self.rule.by.decode())
         try:
@@ -258,12 +283,16 @@ class RuleRunner:
             return f"its user {user} is disabled"
         except ClientBanned:
             return f"its user {user} is banned"
+        self._permissions = permissions
         if isinstance(target, TopicPublisher):
             target.permit(permissions)
         for each in self.rule.filters if permissions is not None else ():
             if permissions is not None and not permissions.may_subscribe(each):
                 return f"its user {user} may not read {each.decode()!r}"
         return ""
+
+    def _may_read(self, topic: bytes) -> bool:
+        return self._permissions is None or self._permissions.may_subscribe(topic)
 
     @property
     def _name(self) -> str:

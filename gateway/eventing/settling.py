@@ -35,17 +35,17 @@ class Settling:
         self._task: asyncio.Task[None] | None = None
         self.waiting = 0  # events that are not settled yet
 
-    def done(self, queue: bytes, offset: int, deliveries: int, member: bytes) -> None:
-        """The event is finished. member: `MATCHED` or `UNMATCHED`."""
+    def done(self, queue: bytes, offset: int, count: int, deliveries: int, member: bytes) -> None:
+        """Consecutive events are finished. member: `MATCHED` or `UNMATCHED`."""
         runs = self._done[member]
         if runs:
             last = runs[-1]
             if last.offset + last.count == offset and last.queue == queue and last.deliveries == deliveries:
-                last.count += 1
-                self._added()
+                last.count += count
+                self._added(count)
                 return
-        runs.append(Receipts(queue, offset, 1, deliveries))
-        self._added()
+        runs.append(Receipts(queue, offset, count, deliveries))
+        self._added(count)
 
     def failed(self, receipts: Receipts, error: str, delay_ms: int | None = None) -> None:
         """The event comes again, or is a dead letter after its last delivery. delay_ms: None for the usual one."""
@@ -71,8 +71,8 @@ class Settling:
             await asyncio.wait((self._task,))
         await self._settle()
 
-    def _added(self) -> None:
-        self.waiting += 1
+    def _added(self, count: int = 1) -> None:
+        self.waiting += count
         if self._task is not None:
             return
         if self.waiting >= _AT_ONCE:

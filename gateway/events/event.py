@@ -69,6 +69,7 @@ class Event:
         "_attributes",
         "_body",
         "_data",
+        "_enriched",
         "_fields",
         "_has_body",
         "_properties",
@@ -77,6 +78,7 @@ class Event:
         "payload",
         "position",
         "publisher",
+        "size",
         "stored_ms",
         "topic",
         "work",
@@ -105,8 +107,15 @@ class Event:
         self._data: bytes | None = None
         self._body: Json | _Missing = MISSING
         self._has_body = False
-        self._fields: dict[str, Any] = {}
+        self._fields: dict[str, Any] | None = None
+        self._enriched: dict[str, Any] | None = None
+        self.size = len(payload) + len(block)  # bytes, with those of values that enrich it
         self.work = 0  # that an evaluation has done, see `spend`
+
+    def enrich(self, values: dict[str, Any], size: int) -> None:
+        """Take values of other topics, by name, which have `size` bytes together."""
+        self._enriched = values
+        self.size += size
 
     def spend(self, work: int) -> None:
         """Count the work of an evaluation. Raises `EvaluationFailed` if it is too much for one event."""
@@ -121,7 +130,7 @@ class Event:
 
     def spend_whole(self) -> None:
         """Count a look at an array or an object, which may be all that the event has. Raises `EvaluationFailed`."""
-        self.spend((len(self.payload) + len(self.block)) // _CHARACTERS)
+        self.spend(self.size // _CHARACTERS)
 
     def spend_elements(self) -> None:
         """Count a visit by Python code to each element of the data. Raises `EvaluationFailed`."""
@@ -188,13 +197,17 @@ class Event:
     def field(self, name: str) -> Any:
         """A field of the event, as patterns, SQL and templates see it; `MISSING` if there is none.
 
-        `data`, `topic`, `levels` (by number from "1" on), `properties`, `client`, `qos`, `retain`, or an attribute.
+        `data`, `topic`, `levels` (by number from "1" on), `properties`, `client`, `qos`, `retain`, `enriched`, or an
+        attribute.
         """
         if name == "data":
             return self.body
-        known = self._fields.get(name)
+        fields = self._fields
+        if fields is None:
+            fields = self._fields = {}
+        known = fields.get(name)
         if known is None:
-            known = self._fields[name] = self._field(name)
+            known = fields[name] = self._field(name)
         return known
 
     def _field(self, name: str) -> Any:
@@ -209,6 +222,8 @@ class Event:
             return found
         if name == "client":
             return self.publisher.decode(errors="replace")
+        if name == "enriched":
+            return self._enriched or {}
         if name == "qos":
             return self.flags & FLAG_QOS
         if name == "retain":

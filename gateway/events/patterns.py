@@ -27,7 +27,7 @@ MAX_PATTERN: Final = 16_384  # bytes of JSON
 _MAX_DEPTH: Final = 16
 _MAX_SHOWN: Final = 200  # characters of a value in an explanation
 _OR: Final = "$or"
-_FIELDS: Final = "data, topic, levels, properties, client, qos, retain, or an attribute of CloudEvents"
+_FIELDS: Final = "data, enriched, topic, levels, properties, client, qos, retain, or an attribute of CloudEvents"
 
 _WORK_OF_CIDR: Final = 32  # addresses are parsed by Python code
 

@@ -8,7 +8,8 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import quote, unquote
 
-from gateway.events.definition import Output, WebhookTarget
+from gateway.events.compiled_rule import Output
+from gateway.events.definition import WebhookTarget
 from gateway.events.errors import InvalidEvent
 from gateway.events.event import (
     BATCH,

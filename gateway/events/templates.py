@@ -25,7 +25,7 @@ _MAX_WORK: Final = 2 << 20  # characters that filters, tests and comparisons loo
 _PART: Final = 4  # of an event: an array or object may have the rest of it, so it counts as this part of it at least
 _ELEMENT: Final = 16  # the work of a look at an element, which filters do with Python code
 _MAX_LOOPS: Final = 2  # one in another
-FIELDS: Final = ("data", "topic", "levels", "properties", "client", "qos", "retain")
+FIELDS: Final = ("data", "enriched", "topic", "levels", "properties", "client", "qos", "retain")
 _ATTRIBUTES: Final = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "attributes")
 _KEPT: Final = (
     *("abs", "default", "d", "first", "float", "int", "last", "length", "count", "lower", "max", "min", "round"),
@@ -151,7 +151,7 @@ _CHEAP: Final = ("default", "d", "first", "last", "length", "count")  # whose wo
 class Template:
     """A compiled template."""
 
-    __slots__ = ("_fields", "_template")
+    __slots__ = ("_template", "fields")
 
     def __init__(self, text: str, what: str = "template") -> None:
         """what: it is, for errors. Raises `InvalidRule`."""
@@ -169,17 +169,17 @@ class Template:
         if names - known - bound:
             missing = sorted(names - known - bound)[0]
             raise InvalidRule(f"{what}: there is no {missing!r}; there are {', '.join((*FIELDS, *_ATTRIBUTES))}")
-        self._fields = sorted(names & known)
+        self.fields = sorted(names & known)  # of the event, that it reads
 
     def render(self, event: Event) -> str:
         """The output for an event. Raises `EvaluationFailed`."""
         values: dict[str, Any] = {}
-        for name in self._fields:
+        for name in self.fields:
             value = dict(event.attributes) if name == "attributes" else event.field(name)
             if value is not MISSING:
                 values[name] = value
         _ENVIRONMENT.rounds = _ENVIRONMENT.work = 0
-        _ENVIRONMENT.part = (len(event.payload) + len(event.block)) // _PART
+        _ENVIRONMENT.part = event.size // _PART
         parts: list[str] = []
         size = 0
         try:

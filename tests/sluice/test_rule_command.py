@@ -25,6 +25,10 @@ def test_flags_make_a_definition() -> None:
         "transform": {"constant": ""},
         "webhook": {"url": "https://x", "batch": 9},
     }
+    enrich = made("--topics", "a", "--enrich", "dev=devices/x", "--enrich", "at=b/{{ a == b }}", "--to-topic", "o")[
+        "enrich"
+    ]
+    assert enrich == {"dev": "devices/x", "at": "b/{{ a == b }}"}
     found = made("--to-url", "https://x", "--header", "X-Site: north:1", "--secret", "s")
     assert found["webhook"] == {"url": "https://x", "secret": "s", "headers": {"X-Site": "north:1"}}
 
@@ -58,6 +62,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         (["--file", str(tmp_path / "none")], CommandError),
         (["--to-topic", "a", "--batch", "3"], UsageError),
         (["--to-url", "https://x", "--header", "no header"], UsageError),
+        (["--topics", "a", "--enrich", "devices/x"], UsageError),
     ):
         with pytest.raises(error):
             made(*flags)

@@ -38,8 +38,10 @@ from gateway.events.sql.parse import FIELDS, conjuncts, filters_of, parse_select
 from matcher.selector.like import pattern_of
 
 _MAX_TERMS: Final = 256  # results of SELECT
-_OBJECTS: Final[Mapping[str, str]] = {"payload": "data", "properties": "properties"}
-_NAMES: Final = f"{', '.join(FIELDS)}, payload, properties.NAME, attributes.NAME, and the aliases of SELECT"
+_OBJECTS: Final[Mapping[str, str]] = {"payload": "data", "properties": "properties", "enriched": "enriched"}
+_NAMES: Final = (
+    f"{', '.join(FIELDS)}, payload, properties.NAME, attributes.NAME, enriched.NAME, and the aliases of SELECT"
+)
 
 
 @dataclass(slots=True, frozen=True)

@@ -3,36 +3,35 @@
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import grpc
 import msgspec
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-import record
 from gateway.auth.authority import Authority, UserDisabled
 from gateway.broker.append import append
+from gateway.eventing.enrichment import Enrichment
 from gateway.eventing.event_rules import EventRules
-from gateway.eventing.recent_events import RecentEvents, identity_of
+from gateway.eventing.event_search import EventQuery, EventSearch, Place
 from gateway.eventing.secrets import no_secret
-from gateway.events.definition import CompiledRule, Definition, definition_of, has_past, parse_definition
+from gateway.events.compiled_rule import CompiledRule
+from gateway.events.definition import Definition, definition_of, has_past, parse_definition
 from gateway.events.errors import EvaluationFailed, InvalidEvent, InvalidRule
-from gateway.events.event import SPEC_VERSION, Event, check_attributes, message_block, read_structured
+from gateway.events.event import SPEC_VERSION, Event, message_block, read_structured
 from gateway.events.json_values import Json, read_json, write_json
 from gateway.events.requests import webhook_request
-from gateway.management.paging import AT_ONCE, MAX_PAGE, after_of, page_size
+from gateway.management.areas.published_events import PublishedEvents
+from gateway.management.paging import AT_ONCE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC
 from gateway.management.rights import Manager, NodeUser, require_one
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.messages import MessageCheck
 from gateway.rpc.status import RequestError, invalid
 from gateway.rpc.visibility import topic_of
 from gateway.schemas.payload_checks import PayloadChecks
-from matcher.names import has_wildcard, is_valid_topic, matches
-from matcher.reserved import DOLLAR
-from record.layout import MAX_KEY, Kind
+from matcher.names import has_wildcard, is_valid_filter, is_valid_topic, matches
 from store import control
 from store.api import MAX_EVENT_RULES, EventRule, dead_letter_queue
 from store.engine import Engine
@@ -60,8 +59,8 @@ class EventsService:
         self._store = engine
         self._rules = rules
         self._authority = authority
-        self._check = MessageCheck(limits, engine.may_hold, payload_checks)
-        self._recent = RecentEvents(engine)
+        self._published = PublishedEvents(engine, limits, payload_checks)
+        self._search = EventSearch(engine)
         self._changing = asyncio.Lock()  # the number of rules stays as it is between a check and its record
 
     # --- rules
@@ -137,27 +136,14 @@ class EventsService:
             definition = _stored(await self._rule(request.name))
         compiled = _compiled(definition)
         event = await self._event(request, compiled, manager)
-        reply = pb.TestEventRuleReply(topic_matches=any(matches(each, event.topic) for each in compiled.filters))
-        steps = compiled.explain(event)
-        reply.steps.extend(
-            pb.EventStep(path=each.path, condition=each.condition, value=each.value, holds=each.holds) for each in steps
-        )
-        reply.matches = reply.topic_matches and compiled.matches(event)
-        reply.event = write_json(event.structured()).decode()
-        if not reply.matches:
-            return reply
+        for _, topic in compiled.lookups(event):
+            await require_one(manager, SUB, TOPIC, topic.decode())
+        reply = pb.TestEventRuleReply(event=write_json(event.structured()).decode())
         try:
-            output = compiled.output(event)
-            reply.data = output.data.decode(errors="replace")
-            reply.content_type = output.content_type or ""
-            if definition.topic is not None:
-                reply.topic = compiled.topic(event).decode()
-            elif definition.webhook is not None:
-                sent = webhook_request(request.name, definition.webhook, [(event, output)], b"", 0)
-                reply.request.url, reply.request.body = sent.url, sent.body.decode(errors="replace")
-                reply.request.headers.update({**sent.headers, **dict.fromkeys(definition.webhook.headers, _MASK)})
-                if definition.webhook.secret:  # nobody gets signatures without sending something
-                    reply.request.headers[_SIGNATURE] = "v1,…"
+            if compiled.has_lookups:
+                await Enrichment(self._store, compiled, lambda _: True, int(time.time() * 1000)).enrich(event)
+                reply.enriched = write_json(event.field("enriched")).decode()
+            _explain(request.name, compiled, event, reply)
         except EvaluationFailed as error:
             reply.error = str(error)
         return reply
@@ -212,7 +198,8 @@ class EventsService:
             return
         if not manager.name:
             raise RequestError(grpc.StatusCode.PERMISSION_DENIED, "a rule has the rights of its user: log in as one")
-        for each in compiled.filters:
+        read = [*compiled.filters, *compiled.fixed_lookups]
+        for each in read:
             await require_one(manager, SUB, TOPIC, each.decode())
         topic = compiled.fixed_topic
         if topic:
@@ -222,7 +209,7 @@ class EventsService:
         except UserDisabled as error:
             raise RequestError(grpc.StatusCode.PERMISSION_DENIED, str(error)) from error
         may = permissions is None or (
-            all(map(permissions.may_subscribe, compiled.filters)) and (not topic or permissions.may_publish(topic))
+            all(map(permissions.may_subscribe, read)) and (not topic or permissions.may_publish(topic))
         )
         if not may:
             text = "a rule runs by the rules of its user in the store: roles that come with a login do not count"
@@ -270,40 +257,25 @@ class EventsService:
     # --- events
 
     async def publish_events(self, request: pb.PublishEventsRequest, manager: Manager) -> pb.PublishEventsReply:
-        events = request.events
-        if not 0 < len(events) <= MAX_PAGE:
-            raise invalid(f"a call publishes 1 to {MAX_PAGE} events, and not {len(events)}")
-        topics = [await _publishable(number, each, manager) for number, each in enumerate(events, 1)]
-        frames = [_frame(topic, each, manager.name) for topic, each in zip(topics, events, strict=True)]
-        for index, reason in await self._check.faults(frames):
-            raise _refused(index + 1, reason)
-        positions: list[asyncio.Future[int]] = []
-        new: list[tuple[int, asyncio.Future[int]]] = []
-        identities = [
-            identity_of(topic, manager.name.encode(), each.attributes["source"], each.attributes["id"])
-            for topic, each in zip(topics, events, strict=True)
-        ]
-        try:
-            for index, identity in enumerate(identities):
-                is_new, position = await self._recent.begin(identity)
-                positions.append(position)
-                if is_new:
-                    new.append((index, position))
-            stored = await append(self._store, [frames[index] for index, _ in new])
-        except BaseException:
-            for index, position in new:
-                self._recent.forget(identities[index], position)
-            raise
-        for (_, position), at in zip(new, stored, strict=True):
-            position.set_result(at)
-        try:
-            found = [await asyncio.shield(position) for position in positions]
-        except asyncio.CancelledError as error:
-            if not any(position.cancelled() for position in positions):
-                raise
-            text = "another call published one of these events at the same time, and failed: repeat this one"
-            raise RequestError(grpc.StatusCode.UNAVAILABLE, text) from error
-        return pb.PublishEventsReply(positions=found, repeated_events=len(events) - len(new))
+        return await self._published.publish(request, manager)
+
+    async def find_events(self, request: pb.FindEventsRequest, manager: Manager) -> pb.FindEventsReply:
+        topic_filter = request.topic.encode()
+        if not is_valid_filter(topic_filter) or not has_past(topic_filter):
+            raise invalid(f"{request.topic[:100]!r} is not a topic filter whose first level has a name")
+        await require_one(manager, SUB, TOPIC, request.topic)
+        query = EventQuery(topic_filter, request.id, request.source, request.type, request.since_ms, request.until_ms)
+        after = _place(request.after) if request.HasField("after") else None
+        found = await self._search.page(query, after, page_size(request.limit))
+        reply = pb.FindEventsReply()
+        for number, event in enumerate(found.events, 1):
+            text = write_json(event.structured()).decode()
+            reply.events.add(position=event.position, time_ms=event.stored_ms, topic=event.topic.decode(), event=text)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if found.after is not None:
+            reply.after = f"{found.after.time_ms}.{found.after.position}"
+        return reply
 
 
 def _name(text: str) -> bytes:
@@ -333,6 +305,28 @@ def _compiled(definition: Definition) -> CompiledRule:
         return CompiledRule(definition)
     except InvalidRule as error:
         raise invalid(str(error)) from error
+
+
+def _explain(name: str, compiled: CompiledRule, event: Event, reply: pb.TestEventRuleReply) -> None:
+    """Show step by step what a rule makes of an event. Raises `EvaluationFailed`."""
+    reply.topic_matches = any(matches(each, event.topic) for each in compiled.filters)
+    for step in compiled.explain(event):
+        reply.steps.add(path=step.path, condition=step.condition, value=step.value, holds=step.holds)
+    reply.matches = reply.topic_matches and compiled.matches(event)
+    if not reply.matches:
+        return
+    output = compiled.output(event)
+    reply.data = output.data.decode(errors="replace")
+    reply.content_type = output.content_type or ""
+    webhook = compiled.definition.webhook
+    if webhook is None:
+        reply.topic = compiled.topic(event).decode()
+        return
+    sent = webhook_request(name, webhook, [(event, output)], b"", 0)
+    reply.request.url, reply.request.body = sent.url, sent.body.decode(errors="replace")
+    reply.request.headers.update({**sent.headers, **dict.fromkeys(webhook.headers, _MASK)})
+    if webhook.secret:  # nobody gets signatures without sending something
+        reply.request.headers[_SIGNATURE] = "v1,…"
 
 
 def _wire_definition(definition: Definition) -> pb.EventRuleDefinition:
@@ -367,34 +361,9 @@ def _read(text: str) -> Json:
         raise invalid(f"the event is not JSON: {error}") from error
 
 
-async def _publishable(number: int, event: pb.PublishedEvent, manager: Manager) -> bytes:
-    """The topic of an event that the caller may publish. Raises `RequestError` and `StoreError`."""
-    try:
-        check_attributes(event.attributes)
-    except InvalidEvent as error:
-        raise _refused(number, str(error)) from error
-    text = event.topic or event.attributes.get("subject", "")
-    topic = text.encode()
-    if not is_valid_topic(topic) or topic[0] == DOLLAR:
-        raise _refused(number, f"its topic {text[:100]!r} is none to publish to: give one, or a subject that is one")
-    await require_one(manager, PUB, TOPIC, text)
-    if number % AT_ONCE == 0:
-        await asyncio.sleep(0)
-    return topic
-
-
-def _frame(topic: bytes, event: pb.PublishedEvent, publisher: str) -> bytes:
-    """The record of an event, unsealed. Its id is its key, unless it has one. Raises `RequestError`."""
-    attributes = dict(event.attributes)
-    more: Sequence[tuple[str, str]] = ()
-    if "key" not in attributes and len(attributes["id"].encode()) <= MAX_KEY:
-        more = [("key", attributes["id"])]
-    try:
-        block = message_block(attributes, topic, more)
-    except ValueError as error:
-        raise invalid(str(error)) from error
-    return record.frame(int(Kind.MESSAGE), _QOS, 0, topic, publisher.encode(), block, event.data)
-
-
-def _refused(number: int, reason: str) -> RequestError:
-    return invalid(f"event {number}: {reason}")
+def _place(text: str) -> Place:
+    """Where a page of events ended. Raises `RequestError`."""
+    time_ms, _, position = text.partition(".")
+    if not (time_ms.isdigit() and position.isdigit() and text.isascii() and len(text) < 40):
+        raise invalid(f"after is not that of a page: {text[:40]!r}")
+    return Place(int(time_ms), int(position))

@@ -1540,20 +1540,29 @@ class DeclineAccessRequestRequest(_message.Message):
     def __init__(self, number: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class EventRuleDefinition(_message.Message):
-    __slots__ = ("topics", "pattern", "sql", "transform", "topic", "webhook")
+    __slots__ = ("topics", "pattern", "sql", "transform", "topic", "webhook", "enrich")
+    class EnrichEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     PATTERN_FIELD_NUMBER: _ClassVar[int]
     SQL_FIELD_NUMBER: _ClassVar[int]
     TRANSFORM_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     WEBHOOK_FIELD_NUMBER: _ClassVar[int]
+    ENRICH_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedScalarFieldContainer[str]
     pattern: str
     sql: str
     transform: EventTransform
     topic: EventTopicTarget
     webhook: EventWebhookTarget
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., pattern: _Optional[str] = ..., sql: _Optional[str] = ..., transform: _Optional[_Union[EventTransform, _Mapping]] = ..., topic: _Optional[_Union[EventTopicTarget, _Mapping]] = ..., webhook: _Optional[_Union[EventWebhookTarget, _Mapping]] = ...) -> None: ...
+    enrich: _containers.ScalarMap[str, str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., pattern: _Optional[str] = ..., sql: _Optional[str] = ..., transform: _Optional[_Union[EventTransform, _Mapping]] = ..., topic: _Optional[_Union[EventTopicTarget, _Mapping]] = ..., webhook: _Optional[_Union[EventWebhookTarget, _Mapping]] = ..., enrich: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class EventTransform(_message.Message):
     __slots__ = ("path", "constant", "template", "content_type")
@@ -1733,7 +1742,7 @@ class EventStep(_message.Message):
     def __init__(self, path: _Optional[str] = ..., condition: _Optional[str] = ..., value: _Optional[str] = ..., holds: _Optional[bool] = ...) -> None: ...
 
 class TestEventRuleReply(_message.Message):
-    __slots__ = ("topic_matches", "steps", "matches", "error", "data", "content_type", "topic", "request", "event")
+    __slots__ = ("topic_matches", "steps", "matches", "error", "data", "content_type", "topic", "request", "event", "enriched")
     TOPIC_MATCHES_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     MATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -1743,6 +1752,7 @@ class TestEventRuleReply(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
+    ENRICHED_FIELD_NUMBER: _ClassVar[int]
     topic_matches: bool
     steps: _containers.RepeatedCompositeFieldContainer[EventStep]
     matches: bool
@@ -1752,7 +1762,8 @@ class TestEventRuleReply(_message.Message):
     topic: str
     request: EventRequest
     event: str
-    def __init__(self, topic_matches: _Optional[bool] = ..., steps: _Optional[_Iterable[_Union[EventStep, _Mapping]]] = ..., matches: _Optional[bool] = ..., error: _Optional[str] = ..., data: _Optional[str] = ..., content_type: _Optional[str] = ..., topic: _Optional[str] = ..., request: _Optional[_Union[EventRequest, _Mapping]] = ..., event: _Optional[str] = ...) -> None: ...
+    enriched: str
+    def __init__(self, topic_matches: _Optional[bool] = ..., steps: _Optional[_Iterable[_Union[EventStep, _Mapping]]] = ..., matches: _Optional[bool] = ..., error: _Optional[str] = ..., data: _Optional[str] = ..., content_type: _Optional[str] = ..., topic: _Optional[str] = ..., request: _Optional[_Union[EventRequest, _Mapping]] = ..., event: _Optional[str] = ..., enriched: _Optional[str] = ...) -> None: ...
 
 class EventRequest(_message.Message):
     __slots__ = ("url", "headers", "body")
@@ -1801,6 +1812,46 @@ class PublishEventsReply(_message.Message):
     positions: _containers.RepeatedScalarFieldContainer[int]
     repeated_events: int
     def __init__(self, positions: _Optional[_Iterable[int]] = ..., repeated_events: _Optional[int] = ...) -> None: ...
+
+class FindEventsRequest(_message.Message):
+    __slots__ = ("topic", "id", "source", "type", "since_ms", "until_ms", "after", "limit")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_MS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    id: str
+    source: str
+    type: str
+    since_ms: int
+    until_ms: int
+    after: str
+    limit: int
+    def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., source: _Optional[str] = ..., type: _Optional[str] = ..., since_ms: _Optional[int] = ..., until_ms: _Optional[int] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class FindEventsReply(_message.Message):
+    __slots__ = ("events", "after")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[StoredEvent]
+    after: str
+    def __init__(self, events: _Optional[_Iterable[_Union[StoredEvent, _Mapping]]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class StoredEvent(_message.Message):
+    __slots__ = ("position", "time_ms", "topic", "event")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    time_ms: int
+    topic: str
+    event: str
+    def __init__(self, position: _Optional[int] = ..., time_ms: _Optional[int] = ..., topic: _Optional[str] = ..., event: _Optional[str] = ...) -> None: ...
 
 class ConnectorPlugin(_message.Message):
     __slots__ = ("connector_class", "type", "version", "description", "settings")

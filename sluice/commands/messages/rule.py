@@ -66,6 +66,8 @@ def _add_definition(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--file", type=Path, metavar="FILE", help=text)
     what.add_argument("--sql", metavar="TEXT", help='SELECT … FROM "topic/filter" WHERE …')
     what.add_argument("--topics", nargs="+", metavar="FILTER", help="topic filters, in place of SQL")
+    text = "the retained value of a topic, which may be a template, as enriched.NAME; may be given several times"
+    what.add_argument("--enrich", action="append", metavar="NAME=TOPIC", help=text)
     what.add_argument("--pattern", metavar="JSON", help="which events of these topics it is about")
     sent = parser.add_argument_group("what is sent, in place of the data of the event")
     one = sent.add_mutually_exclusive_group()
@@ -144,6 +146,8 @@ def _definition(arguments: Arguments) -> dict[str, Any]:
     for name in ("sql", "topics", "pattern"):
         if getattr(arguments, name) is not None:
             found[name] = getattr(arguments, name)
+    if arguments.enrich:
+        found["enrich"] = _pairs(arguments.enrich, "=", "dev=devices/7/info")
     transform = {name: getattr(arguments, name) for name in ("path", "constant", "template")}
     given = {name: value for name, value in transform.items() if value is not None}
     if given or arguments.content_type is not None:
@@ -169,7 +173,7 @@ def _set_target(arguments: Arguments, found: dict[str, Any]) -> None:
         "rate": arguments.rate,
         "timeout_s": arguments.timeout,
         "secret": arguments.secret,
-        "headers": _headers(arguments.header) if arguments.header else None,
+        "headers": _pairs(arguments.header, ":", "X-Site: north") if arguments.header else None,
     }
     given = {
         "topic": {name: value for name, value in of_topic.items() if value is not None},
@@ -183,12 +187,13 @@ def _set_target(arguments: Arguments, found: dict[str, Any]) -> None:
             found.pop("webhook" if name == "topic" else "topic", None)
 
 
-def _headers(lines: list[str]) -> dict[str, str]:
+def _pairs(texts: list[str], between: str, example: str) -> dict[str, str]:
+    """Names with values. Raises `UsageError`."""
     found: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise UsageError(f"{line!r} is not a header such as `X-Site: north`")
+    for text in texts:
+        name, mark, value = text.partition(between)
+        if not mark:
+            raise UsageError(f"{text!r} is not a name with a value such as `{example}`")
         found[name.strip()] = value.strip()
     return found
 
@@ -230,7 +235,10 @@ def _steps(reply: "pb.TestEventRuleReply") -> list[str]:
     for each in reply.steps:
         value = printable(each.value)
         lines.append(f"pattern  {_mark(each.holds)} {printable(each.path)}: {printable(each.condition)} — {value}")
-    lines.append(f"         {'the rule is about this event' if reply.matches else 'the rule ignores this event'}")
+    if reply.enriched:
+        lines.insert(1, f"enriched {printable(reply.enriched)}")
+    if reply.matches or not reply.error:
+        lines.append(f"         {'the rule is about this event' if reply.matches else 'the rule ignores this event'}")
     if reply.error:
         lines.append(f"error    {printable(reply.error)}: it would be a dead letter")
     elif reply.matches:

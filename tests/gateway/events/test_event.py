@@ -16,7 +16,8 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.events.definition import CompiledRule, Output, WebhookTarget, definition_of
+from gateway.events.compiled_rule import CompiledRule, Output
+from gateway.events.definition import WebhookTarget, definition_of
 from gateway.events.errors import EvaluationFailed, InvalidEvent
 from gateway.events.event import MISSING, STRUCTURED, Event, message_block, parse_structured, structured_of
 from gateway.events.paths import Path

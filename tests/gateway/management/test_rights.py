@@ -105,6 +105,7 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "ListEventRules": pb.ListEventRulesRequest(),
         "GetEventRule": pb.GetEventRuleRequest(name="r"),
         "TestEventRule": pb.TestEventRuleRequest(name="r", position=position),
+        "FindEvents": pb.FindEventsRequest(topic="home/#"),
         "PauseEventRule": pb.PauseEventRuleRequest(name="r"),
         "ResumeEventRule": pb.ResumeEventRuleRequest(name="r"),
         "DeleteEventRule": pb.DeleteEventRuleRequest(name="r"),

@@ -1,0 +1,228 @@
+"""An event rule that can be evaluated: which events it is about, and what it sends of each."""
+
+import re
+from typing import Final
+
+from gateway.events.definition import Definition, TopicTarget, Transform, check_webhook, checked_filters
+from gateway.events.errors import EvaluationFailed, InvalidRule
+from gateway.events.event import JSON, MISSING, Event
+from gateway.events.json_values import MAX_JSON, read_json, write_json
+from gateway.events.paths import Path
+from gateway.events.patterns import Pattern, Step
+from gateway.events.sql.statement import Statement
+from gateway.events.templates import Template
+from matcher.names import is_valid_topic
+from matcher.reserved import DOLLAR
+
+_MAX_LOOKUPS: Final = 4
+_LOOKUP: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+_MAX_CONSTANT: Final = 65_536  # bytes
+_MAX_CONTENT_TYPE: Final = 4096  # characters
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+class Output:
+    """The data that a rule sends for an event."""
+
+    __slots__ = ("content_type", "data", "is_whole")
+
+    def __init__(self, data: bytes, content_type: str | None, is_whole: bool) -> None:
+        """is_whole: the data are those of the event."""
+        self.data = data
+        self.content_type = content_type
+        self.is_whole = is_whole
+
+
+class CompiledRule:
+    """A rule that can be evaluated."""
+
+    __slots__ = (
+        "_constant",
+        "_lookups",
+        "_path",
+        "_pattern",
+        "_statement",
+        "_template",
+        "_topic",
+        "definition",
+        "filters",
+    )
+
+    def __init__(self, definition: Definition) -> None:
+        """Raises `InvalidRule`."""
+        self.definition = definition
+        self._pattern: Pattern | None = None
+        self._statement: Statement | None = None
+        self._path: Path | None = None
+        self._template: Template | None = None
+        self._constant: Output | None = None
+        self._topic: Template | bytes = b""
+        if definition.sql:
+            if definition.topics or definition.pattern or definition.transform != Transform():
+                raise InvalidRule("a rule has sql, or topics with a pattern and a transform, and not both")
+            self._statement = Statement(definition.sql)
+            self.filters = checked_filters(self._statement.filters)
+        else:
+            self.filters = checked_filters([each.encode() for each in definition.topics])
+            if definition.pattern:
+                self._pattern = Pattern(definition.pattern)
+            self._compile_transform(definition.transform)
+        self._lookups = [(name, _lookup(name, topic)) for name, topic in definition.enrich.items()]
+        if len(self._lookups) > _MAX_LOOKUPS:
+            raise InvalidRule(f"enrich: a rule has at most {_MAX_LOOKUPS} values of other topics")
+        if (definition.topic is None) == (definition.webhook is None):
+            raise InvalidRule("a rule has one target: topic or webhook")
+        if definition.topic is not None:
+            self._compile_topic(definition.topic)
+        else:
+            assert definition.webhook is not None
+            check_webhook(definition.webhook)
+
+    @property
+    def fixed_topic(self) -> bytes:
+        """The topic that it publishes to; b"" for a template or another target."""
+        return self._topic if isinstance(self._topic, bytes) else b""
+
+    @property
+    def has_lookups(self) -> bool:
+        """Whether events have to be enriched before they are evaluated."""
+        return len(self._lookups) > 0
+
+    @property
+    def fixed_lookups(self) -> list[bytes]:
+        """The topics of `enrich` that are the same for each event."""
+        return [topic for _, topic in self._lookups if isinstance(topic, bytes)]
+
+    def lookups(self, event: Event) -> list[tuple[str, bytes]]:
+        """The names and topics of the retained values that enrich an event. One whose template fails is left out."""
+        event.work = 0
+        found: list[tuple[str, bytes]] = []
+        for name, topic in self._lookups:
+            made = _made(topic, event) if isinstance(topic, Template) else topic
+            if made is not None:
+                found.append((name, made))
+        return found
+
+    def matches(self, event: Event) -> bool:
+        """Whether the rule is about an event, whose topic matches its filters. Raises `EvaluationFailed`."""
+        event.work = 0
+        if self._statement is not None:
+            return self._statement.matches(event)
+        return self._pattern is None or self._pattern.matches(event)
+
+    def explain(self, event: Event) -> list[Step]:
+        """The conditions of the rule on an event, one by one. Raises `EvaluationFailed`."""
+        event.work = 0
+        if self._statement is not None:
+            return self._statement.explain(event)
+        return [] if self._pattern is None else self._pattern.explain(event)
+
+    def output(self, event: Event) -> Output:
+        """What the rule sends for an event. Raises `EvaluationFailed`."""
+        if self._statement is not None:
+            if self._statement.is_whole:
+                return _whole(event)
+            return Output(_json(self._statement.results(event)), JSON, is_whole=False)
+        if self._path is not None:
+            if event.body is MISSING:
+                raise EvaluationFailed(f"the data are neither JSON nor a text, or have more than {MAX_JSON} bytes")
+            if not self._path.is_single:
+                event.spend_elements()
+            return Output(_json(self._path.find(event.body)), JSON, is_whole=False)
+        if self._template is not None:
+            text = self._template.render(event)
+            return _of_text(text, self.definition.transform.content_type)
+        return _whole(event) if self._constant is None else self._constant
+
+    def topic(self, event: Event) -> bytes:
+        """The topic that an event is published to. Raises `EvaluationFailed`."""
+        if isinstance(self._topic, bytes):
+            return self._topic
+        topic = self._topic.render(event).strip().encode()
+        if not is_valid_topic(topic) or topic[0] == DOLLAR:
+            raise EvaluationFailed(f"{topic.decode()[:100]!r} is not a topic that a rule may publish to")
+        return topic
+
+    def _compile_transform(self, transform: Transform) -> None:
+        kinds = [transform.path != "", transform.constant is not None, transform.template != ""]
+        if sum(kinds) > 1:
+            raise InvalidRule("transform: one of path, constant and template")
+        if transform.content_type and not (kinds[1] or kinds[2]):
+            raise InvalidRule("transform: content_type goes with a constant or a template")
+        if len(transform.content_type) > _MAX_CONTENT_TYPE or not transform.content_type.isprintable():
+            raise InvalidRule("transform: content_type is no content type")
+        if transform.path:
+            self._path = Path(transform.path)
+        elif transform.template:
+            self._template = Template(transform.template)
+        elif transform.constant is not None:
+            if len(transform.constant.encode()) > _MAX_CONSTANT:
+                raise InvalidRule(f"transform: a constant has at most {_MAX_CONSTANT} bytes")
+            self._constant = _of_text(transform.constant, transform.content_type)
+
+    def _compile_topic(self, target: TopicTarget) -> None:
+        if target.qos not in (0, 1, 2):
+            raise InvalidRule(f"target: qos is 0, 1 or 2, not {target.qos}")
+        if _is_template(target.topic):
+            self._topic = Template(target.topic, "target: topic")
+            return
+        topic = target.topic.encode()
+        if not is_valid_topic(topic) or topic[0] == DOLLAR:
+            raise InvalidRule(f"target: {target.topic[:100]!r} is not a topic that a rule may publish to")
+        self._topic = topic
+
+
+def _is_template(text: str) -> bool:
+    return "{{" in text or "{%" in text
+
+
+def _is_readable(topic: bytes) -> bool:
+    return is_valid_topic(topic) and topic[0] != DOLLAR
+
+
+def _lookup(name: str, text: str) -> Template | bytes:
+    if _LOOKUP.fullmatch(name) is None:
+        raise InvalidRule(f"enrich: {name[:40]!r} is not a name: letters, digits and underscores")
+    if _is_template(text):
+        template = Template(text, f"enrich: {name}")
+        if "enriched" in template.fields:
+            raise InvalidRule(f"enrich: {name}: its topic is made before there are values of other topics")
+        return template
+    topic = text.encode()
+    if not _is_readable(topic):
+        raise InvalidRule(f"enrich: {name}: {text[:100]!r} is not a topic that a rule may read")
+    return topic
+
+
+def _made(template: Template, event: Event) -> bytes | None:
+    """The topic that a template makes; None if it fails, or makes something else."""
+    try:
+        topic = template.render(event).strip().encode()
+    except EvaluationFailed:
+        return None
+    return topic if _is_readable(topic) else None
+
+
+def _whole(event: Event) -> Output:
+    return Output(event.payload, event.properties.content_type if event.block else None, is_whole=True)
+
+
+def _json(value: object) -> bytes:
+    try:
+        data = write_json(value)
+    except ValueError as error:
+        raise EvaluationFailed(f"the result cannot be written as JSON: {error}") from error
+    if len(data) > MAX_JSON:
+        raise EvaluationFailed(f"the result has more than {MAX_JSON} bytes")
+    return data
+
+
+def _of_text(text: str, content_type: str) -> Output:
+    data = text.encode()
+    if not content_type:
+        try:
+            read_json(data)
+            content_type = JSON
+        except ValueError:
+            content_type = _TEXT
+    return Output(data, content_type, is_whole=False)
