@@ -108,10 +108,10 @@ class RowBuilder:
 
     def merged(self, rows: Iterable[Row]) -> list[Row]:
         """One row for each primary key: later ones change the columns that they have."""
-        found: dict[tuple[int, tuple[str, ...]], Row] = {}
+        found: dict[tuple[TableName, tuple[str, ...]], Row] = {}
         for row in rows:
             table = row.shape.table
-            key = (id(table), self.key_cells(row))
+            key = (table.name, self.key_cells(row))
             earlier = found.get(key)
             if earlier is None:
                 found[key] = row
