@@ -101,6 +101,10 @@ class Connection:
         client.on_message = self._on_message
         return client
 
+    @property
+    def is_lost(self) -> bool:
+        return self._error is not None
+
     # ------------------------------------------------------------------ opening and closing
 
     async def open(self) -> None:
@@ -190,7 +194,7 @@ class Connection:
 
     def _keep_up(self) -> None:
         """Send pings, and notice that their answers do not come."""
-        self._client.loop_misc()
+        self._guarded(self._client.loop_misc)
         pause = min(5.0, self._settings["mqtt.keepalive.interval.seconds"] / 4)
         self._upkeep = self._loop.call_later(pause, self._keep_up)
 

@@ -35,6 +35,9 @@ class MqttSinkTask(SinkTask):
         await self._connect()
 
     async def _connect(self) -> Connection:
+        if self._connection is not None and self._connection.is_lost:
+            self._connection.abort()
+            self._connection = None
         if self._connection is None:
             connection = Connection(self._settings, self._context)
             try:

@@ -128,6 +128,26 @@ async def test_sink_rejects_what_mqtt_does_not_allow_and_sends_the_rest(broker: 
     assert reasons(context)[0] == "'bad/#' is not a topic name"
 
 
+async def test_sink_rejects_what_the_broker_refuses(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.write_text("topic readwrite open/#\n", encoding="utf-8")
+    server = Mosquitto(tmp_path / "broker", ["allow_anonymous true", f"acl_file {rules}", "max_packet_size 2000"])
+    server.start()
+    context = Context()
+    try:
+        async with subscriber(server.port, "open/#") as client, sink_to(server.port, context) as task:
+            large, closed = SinkRecord("open/x", bytes(2_000)), SinkRecord("closed/x", b"")
+            await task.put([large, closed, SinkRecord("open/y", b"1")])
+            assert [each.topic.value for each in await received(client, 1)] == ["open/y"]
+    finally:
+        server.stop()
+    assert [record for record, _ in context.rejected] == [large, closed]
+    assert reasons(context) == [
+        "a message of 2000 bytes: the broker takes packets of 2000",
+        "the MQTT broker refuses the message: Not authorized",
+    ]
+
+
 async def test_source_acknowledges_what_is_stored_and_nothing_else(broker: Mosquitto) -> None:
     """Messages of a task that ended before they were stored come to the next one, and no others do."""
     more = {"mqtt_topics": "acks/#"}
