@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.schemas.json_schema import JsonSchema, resolve
+from gateway.schemas.json_schema import JsonSchema
+from gateway.schemas.json_work import resolve
 
 _MAX_PROBLEMS: Final = 20
 _MAX_COMPARISONS: Final = 20_000
