@@ -57,7 +57,7 @@ class TaskId(NamedTuple):
 
     def offset(self, source: str) -> str:
         """The key of the offset of a source."""
-        return f"{OFFSET}{self.connector}/{self.number}/{quote(source, safe='')}"
+        return f"{OFFSET}{self.connector}/{self.number}/{quoted(source)}"
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,6 +122,11 @@ async def read_snapshot(bucket: Bucket) -> Snapshot:
             state = str(fields.get("state", "RUNNING"))
             found.connectors[name] = ConnectorEntry(name, config, state, restarts, entry.revision)
     return found
+
+
+def quoted(source: str) -> str:
+    """The name of a source as the last part of a key."""
+    return quote(source, safe="")
 
 
 def packed(fields: Mapping[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cloud_sdk import InvalidArgument, OutgoingMessage, RevisionConflict, SluiceError
 from connect.api import ConnectError, DataError, RetriableError, SourceConnector, SourceRecord, SourceTask
-from connect.runtime.entries import OFFSET, Bucket, TaskId, packed
+from connect.runtime.entries import OFFSET, Bucket, packed, quoted
 from connect.runtime.job import Context, Job, Runner, is_transient
 from connect.runtime.retries import Retry, Stopped, sleep
 from connect.runtime.waiting import first_of
@@ -31,33 +31,47 @@ class SourceContextOfTask(Context):
         super().__init__(job)
         self._id = job.id
         self._bucket: Bucket = job.bucket
-        self._known: dict[str, tuple[int, Mapping[str, Any] | None]] = {}  # revision and offset, by source
+        self._revisions: dict[str, int] = {}  # of this task's entries, by key
+        self._newest: dict[str, tuple[int, bytes]] | None = None  # revision and offset by source; None: not read yet
 
     async def offset(self, source: str = "") -> Mapping[str, Any] | None:
-        if source not in self._known:
-            if len(self._known) >= _MAX_SOURCES:
-                raise ConnectError(f"a task has at most {_MAX_SOURCES} sources with offsets")
-            entry = await self._bucket.get(self._id.offset(source))
-            own = (0, None) if entry is None else (entry.revision, json.loads(entry.value))
-            self._known[source] = own if own[1] is not None else (own[0], await self._of_others(source))
-        return self._known[source][1]
+        try:
+            newest = await self._load()
+        except SluiceError as error:
+            if is_transient(error):
+                raise RetriableError(f"offsets cannot be read: {error}") from error
+            raise
+        found = newest.get(quoted(source))
+        try:
+            return None if found is None else json.loads(found[1])
+        except ValueError as error:
+            raise ConnectError(f"the offset of the source {source!r} is not JSON") from error
 
     async def store(self, offsets: Mapping[str, Mapping[str, Any]]) -> None:
         """Store offsets, by source. Raises `RevisionConflict` if another worker has stored one."""
+        newest = await self._load()
         for source, offset in offsets.items():
-            await self.offset(source)
-            revision = self._known[source][0]
-            revision = await self._bucket.put(self._id.offset(source), packed(offset), revision=revision)
-            self._known[source] = (revision, offset)
+            key, value = self._id.offset(source), packed(offset)
+            if key not in self._revisions and len(self._revisions) >= _MAX_SOURCES:
+                raise ConnectError(f"a task has at most {_MAX_SOURCES} sources with offsets")
+            revision = await self._bucket.put(key, value, revision=self._revisions.get(key, 0))
+            self._revisions[key] = revision
+            newest[quoted(source)] = (revision, value)
 
-    async def _of_others(self, source: str) -> Mapping[str, Any] | None:
-        """The newest offset that another task of the connector has stored: it had the source before `tasks.max`
-        changed."""
-        keys = TaskId(self._id.connector, 0).offset(source).removeprefix(f"{OFFSET}{self._id.connector}/0/")
-        entries = self._bucket.entries(f"{OFFSET}{self._id.connector}/")
-        others = [each async for each in entries if each.key.split("/", 3)[3:] == [keys]]
-        newest = max(others, key=lambda each: each.revision, default=None)
-        return None if newest is None else json.loads(newest.value)
+    async def _load(self) -> dict[str, tuple[int, bytes]]:
+        """Read all offsets of the connector, once. The newest one of a source counts: before `tasks.max` changed,
+        another task may have had it."""
+        if self._newest is None:
+            newest: dict[str, tuple[int, bytes]] = {}
+            prefix = f"{OFFSET}{self._id.connector}/"
+            async for entry in self._bucket.entries(prefix):
+                task, _, source = entry.key.removeprefix(prefix).partition("/")
+                if task == str(self._id.number):
+                    self._revisions[entry.key] = entry.revision
+                if entry.revision > newest.get(source, (0, b""))[0]:
+                    newest[source] = (entry.revision, entry.value)
+            self._newest = newest
+        return self._newest
 
 
 class SourceRunner(Runner):

@@ -304,9 +304,16 @@ class Worker:
             async with asyncio.timeout(_LAST_BEAT_S):
                 await self._collect()
                 if not self._runs and self._revision:
-                    await self._bucket.remove(WORKER + self._id, revision=self._revision)
+                    await self._remove_heartbeat()
         except (SluiceError, TimeoutError) as error:
             log.warning("the leases could not be given up, and end later: %s", error_text(error))
+
+    async def _remove_heartbeat(self) -> None:
+        try:
+            await self._bucket.remove(WORKER + self._id, revision=self._revision)
+        except RevisionConflict as error:
+            if error.revision:  # the last put was cancelled, and stored all the same
+                await self._bucket.remove(WORKER + self._id, revision=error.revision)
 
 
 def _without_zeros(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import pytest
+
+from cloud_sdk import Unavailable
 from connect.api import RetriableError, SourceRecord
+from connect.runtime.source_runner import SourceContextOfTask
 from tests.connect.runtime.conftest import Connect
 from tests.connect.runtime.recorder import Recorder
 from tests.waiting import patience, until
@@ -68,12 +72,37 @@ async def test_a_task_whose_offset_another_worker_has_moved_begins_anew(connect:
     assert await connect.entries("offset/") == {"offset/r/0/s": {"at": 9}}
 
 
-async def test_a_source_goes_on_at_another_task(connect: Connect, recorder: Recorder) -> None:
+async def test_the_newest_offset_of_a_source_counts(connect: Connect, recorder: Recorder) -> None:
     """When `tasks.max` changes, another task may get a source."""
+    await connect.bucket.put("offset/r/0/s", b'{"at":4}')
     await connect.bucket.put("offset/r/3/s", b'{"at":5}')
+    await connect.bucket.put("offset/r/3/other", b'{"at":6}')
     await connect.set("r", CONFIG)
+    recorder.polls += [records(7)]
     async with connect.worker():
         await until(lambda: recorder.starts == [{"offset": {"at": 5}}])
+        await until(lambda: recorder.committed)
+    found = await connect.entries("offset/r/")
+    assert found == {"offset/r/0/s": {"at": 7}, "offset/r/3/s": {"at": 5}, "offset/r/3/other": {"at": 6}}
+
+
+async def test_a_node_that_is_away_when_a_task_starts_is_waited_for(
+    connect: Connect, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [Unavailable("away")] * 3
+    load = SourceContextOfTask._load
+
+    async def fail(context: SourceContextOfTask) -> Any:
+        if failures:
+            raise failures.pop()
+        return await load(context)
+
+    monkeypatch.setattr(SourceContextOfTask, "_load", fail)
+    await connect.set("r", CONFIG)
+    async with connect.worker() as worker:
+        await until(lambda: recorder.starts == [{"offset": None}])
+        fields = await connect.until_state(worker, "r", "RUNNING")
+    assert (fields["retried"], fields["last_error"]) == (3, "offsets cannot be read: away")
 
 
 async def test_a_node_that_is_away_is_waited_for(connect: Connect, recorder: Recorder) -> None:
