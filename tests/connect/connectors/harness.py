@@ -1,6 +1,7 @@
 """What a worker is to a sink task in a test: settings, a context, records."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -12,6 +13,7 @@ from connect.api import (
     Connector,
     InvalidSettings,
     Partition,
+    RetriableError,
     SinkConnector,
     SinkRecord,
     SourceConnector,
@@ -108,3 +110,12 @@ async def collect(task: SourceTask, count: int, *, commit: bool = True) -> list[
         if commit:
             await task.committed(new)
     return found
+
+
+async def again(step: Callable[[], Awaitable[Any]]) -> Any:
+    """The result of a call of a task, which is repeated as a worker does."""
+    while True:
+        try:
+            return await step()
+        except RetriableError:
+            await asyncio.sleep(0.05)

@@ -15,7 +15,7 @@ from connect.api import ConnectError, InvalidSettings, RetriableError, SinkRecor
 from connect.connectors.common.clusters import CLUSTER
 from connect.connectors.mqtt.sink import MqttSink
 from connect.connectors.mqtt.source import MqttSource
-from tests.connect.connectors.harness import Context, collect, reasons, settings_of, started
+from tests.connect.connectors.harness import Context, again, collect, reasons, settings_of, started
 from tests.connect.connectors.servers import Mosquitto
 from tests.gateway.authority import Authority
 from tests.waiting import patience
@@ -336,13 +336,6 @@ async def test_nothing_is_lost_on_the_way_when_the_broker_is_killed_under_load(t
     sent: dict[str, int] = {}  # payload → the life of the broker that acknowledged it
     seen: set[str] = set()
     ended = asyncio.Event()
-
-    async def again(step: Any) -> Any:
-        while True:
-            try:
-                return await step()
-            except RetriableError:
-                await asyncio.sleep(0.02)
 
     async def drain() -> None:
         values = settings_of(MqttSource(), {"mqtt.server.uri": uri, "mqtt.topics": "load/#"})

@@ -16,7 +16,7 @@ from connect.connectors.nats.source import NatsSource
 from connect.connectors.nats.subjects import subject_of, topic_of
 from sluice.demo.engine_servers import NatsServers, Server, program
 from sluice.demo.ports import lasting_ports
-from tests.connect.connectors.harness import Context, collect, reasons, sent, settings_of, started
+from tests.connect.connectors.harness import Context, again, collect, reasons, sent, settings_of, started
 from tests.connect.connectors.servers import listens
 from tests.waiting import block_until, patience
 
@@ -152,15 +152,10 @@ async def test_servers_that_are_away_are_tried_again(tmp_path: Path) -> None:
                 with pytest.raises(RetriableError):
                     await source.poll()
                 await asyncio.to_thread(servers.start)
-                while True:
-                    try:
-                        await sink.put([sent("away/2", b"", 2)])
-                        break
-                    except RetriableError:
-                        await asyncio.sleep(0.1)
-                again = await collect(source, 1)  # the server may have lost that the first one is stored
-                while again[-1].topic != "away/2":
-                    again += await collect(source, 1)
+                await again(lambda: sink.put([sent("away/2", b"", 2)]))
+                found = await collect(source, 1)  # the server may have lost that the first one is stored
+                while found[-1].topic != "away/2":
+                    found += await collect(source, 1)
         finally:
             await sink.stop()
             await source.stop()

@@ -13,7 +13,7 @@ from connect.api import ConnectError, RetriableError, SinkRecord
 from connect.connectors.common.clusters import CLUSTER
 from connect.connectors.rabbitmq.sink import RabbitMqSink
 from connect.connectors.rabbitmq.source import RabbitMqSource
-from tests.connect.connectors.harness import Context, collect, reasons, sent, settings_of, started
+from tests.connect.connectors.harness import Context, again, collect, reasons, sent, settings_of, started
 from tests.connect.connectors.servers import RabbitMqServers
 from tests.waiting import patience
 
@@ -155,13 +155,6 @@ async def test_a_server_that_is_killed_under_load_loses_nothing(tmp_path: Path) 
     reading = settings_of(RabbitMqSource(), dotted(at(server, rabbitmq_queue="load")))
     seen: set[bytes] = set()
     batches, size = 60, 50
-
-    async def again(step: Any) -> Any:
-        while True:
-            try:
-                return await step()
-            except RetriableError:
-                await asyncio.sleep(0.1)
 
     async def drain() -> None:
         while len(seen) < batches * size:

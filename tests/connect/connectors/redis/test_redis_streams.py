@@ -13,7 +13,7 @@ from connect.api import ConnectError, InvalidSettings, RetriableError, SinkRecor
 from connect.connectors.common.clusters import CLUSTER
 from connect.connectors.redis.sink import RedisSink
 from connect.connectors.redis.source import RedisSource
-from tests.connect.connectors.harness import Context, collect, reasons, sent, settings_of, started
+from tests.connect.connectors.harness import Context, again, collect, reasons, sent, settings_of, started
 from tests.connect.connectors.servers import RedisServer
 from tests.gateway.authority import Authority
 from tests.waiting import patience
@@ -156,13 +156,6 @@ async def test_a_server_that_is_killed_under_load_loses_nothing(tmp_path: Path) 
     sink, source = RedisSink().task(), RedisSource().task()
     given = {"redis.uri": f"redis://127.0.0.1:{server.port}"}
     reading = settings_of(RedisSource(), {**given, "redis.stream.name": "load"})
-
-    async def again(step: Any) -> Any:
-        while True:
-            try:
-                return await step()
-            except RetriableError:
-                await asyncio.sleep(0.02)
 
     with pytest.raises(RetriableError, match=f"cannot reach Redis at 127.0.0.1:{server.port}: "):
         await sink.start(settings_of(RedisSink(), {**given, "redis.key": "load"}), Context())

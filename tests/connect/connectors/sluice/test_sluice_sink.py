@@ -1,6 +1,5 @@
 """Two clusters of Sluice that copy messages to one another."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from connect.api import InvalidSettings, Partition, RetriableError, SinkRecord
 from connect.connectors.common.clusters import CLUSTER
 from connect.connectors.sluice.sink import SluiceSink
 from tests.cloud_sdk.conftest import Node
-from tests.connect.connectors.harness import Context, reasons, sent, settings_of, started
+from tests.connect.connectors.harness import Context, again, reasons, sent, settings_of, started
 from tests.waiting import patience
 
 
@@ -123,12 +122,7 @@ async def test_single_messages_are_rejected_and_a_site_that_is_away_is_waited_fo
         with pytest.raises(RetriableError, match=f"Sluice at {south.endpoint}: "):
             await task.put([sent("a/4", b"")])
         await south.start()
-        while True:
-            try:
-                await task.put([sent("a/4", b"")])
-                break
-            except RetriableError:
-                await asyncio.sleep(0.05)
+        await again(lambda: task.put([sent("a/4", b"")]))
     assert {each.topic for each in await stored(south, "a", 3)} == {"a/1", "a/3", "a/4"}
 
 
