@@ -227,9 +227,11 @@ class Client(PartitionReader, Closable):
         group: str | None = None,
         start: Start = "earliest",
         max_records: int = 512,
+        max_bytes: int = 0,
         **selection: Unpack[SelectionOptions],
     ) -> PullConsumer:
-        """Create a reader of partitions that keeps its own place. See `PullConsumer`."""
+        """Create a reader of partitions that keeps its own place. See `PullConsumer`. `max_records` and `max_bytes`
+        (0: the node's limit) are those of one read of a partition."""
         return PullConsumer(
             self,
             self._connection.resources,
@@ -238,6 +240,7 @@ class Client(PartitionReader, Closable):
             group=group,
             start=checked_start(start),
             max_records=max_records,
+            max_bytes=max_bytes,
             **selection,
         )
 

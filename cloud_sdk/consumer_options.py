@@ -48,6 +48,7 @@ class PullOptions(SelectionOptions, total=False):
     group: str | None
     start: Start
     max_records: int
+    max_bytes: int
 
 
 class BroadcastOptions(SelectionOptions, total=False):

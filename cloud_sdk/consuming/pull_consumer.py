@@ -35,6 +35,7 @@ class PullConsumer(Closable):
         group: str | None = None,
         start: Start = "earliest",
         max_records: int = 512,
+        max_bytes: int = 0,
         **selection: Unpack[SelectionOptions],
     ) -> None:
         self._reader = reader
@@ -44,6 +45,7 @@ class PullConsumer(Closable):
         self._group = group
         self._start = start
         self._max_records = max_records
+        self._max_bytes = max_bytes
         self._selection = selection
         self._positions: dict[int, int] | None = None  # next offsets by partition; None: not known yet
         self._reads: dict[int, asyncio.Task[Batch]] = {}
@@ -180,6 +182,7 @@ class PullConsumer(Closable):
                 partition,
                 offset,
                 max_records=self._max_records,
+                max_bytes=self._max_bytes,
                 wait_seconds=_WAIT_S,
                 known_partitions=len(self._positions or ()) if self._partitions is None else 0,
                 **self._selection,

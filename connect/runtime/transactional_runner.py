@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _PUT_S: Final = 1.0  # the longest time between two puts
 _ASSIGN_S: Final = 30.0  # how often it is looked for new partitions
 _MIRROR_S: Final = 1.0  # how often the offsets of the group are written
+_LEAST_READ: Final = 16 << 10  # bytes of one read of a partition, whatever the bound of all
 _PAUSE_S: Final = 1.0  # after the node could not be reached
 
 
@@ -135,23 +136,24 @@ class TransactionalRunner(Runner):
             await self._close_readers()
             self._share = []  # if anything below raises, it is done again
             offsets = await self._opened(task, share)
-            most = max(1, self.common["consumer.override.max.poll.records"] // max(1, len(share)))
             for each in subscriptions:
                 partitions = [partition.number for partition in share if partition.parent == each.parent]
                 if partitions:
-                    self._readers.append(await self._reader(each, partitions, most, offsets))
+                    self._readers.append(await self._reader(each, partitions, len(share), offsets))
             self._share = share
         self._assigned = now
 
     async def _reader(
-        self, subscription: Subscription, partitions: list[int], most: int, offsets: Mapping[Partition, int]
+        self, subscription: Subscription, partitions: list[int], count: int, offsets: Mapping[Partition, int]
     ) -> _Reader:
+        """count: of all partitions of this task, which share what a put may have."""
         consumer = self.job.client.pull_consumer(
             subscription.parent,
             partitions=partitions,
             group=self._group,
             start=self.common["consumer.override.auto.offset.reset"],
-            max_records=most,
+            max_records=max(1, self.common["consumer.override.max.poll.records"] // count),
+            max_bytes=max(_LEAST_READ, self.common["consumer.override.fetch.max.bytes"] // count),
             topic_filter=subscription.selected,
         )
         reader = _Reader(subscription, consumer, await consumer.positions())

@@ -235,3 +235,11 @@ async def test_no_error_shows_a_secret(
     assert recorder.starts[0]["color"] == "open-sesame"
     assert "sesame" not in caplog.text
     assert "pass-word" not in caplog.text
+
+
+@KINDS
+async def test_a_record_larger_than_a_put_comes_all_the_same(connect: Connect, recorder: Recorder, kind: str) -> None:
+    await connect.set("s", config(kind, consumer__override__fetch__max__bytes="1000"))
+    await publish(connect, 1, "x" * 100_000, 2)
+    async with connect.worker():
+        await until(lambda: len(seen(recorder, kind)) == 3)
