@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from streaming.pipelines.readings import Reason
+from streaming.pipelines.rejects import rejected
 from streaming.source.lag import PartitionLag, lags_from_json
 from streaming.source.offsets import LAG, Partition, StreamProgress
 
@@ -55,15 +57,16 @@ def late(progress: Mapping[str, Any]) -> int:
 
 
 class PrometheusListener(StreamingQueryListener):
-    """Shows the lag of queries as metrics of `prometheus_client`: `spark.streams.addListener(PrometheusListener())`,
-    and `prometheus_client.start_http_server(port, "127.0.0.1")` in the driver.
+    """Shows the lag and the rejects of queries as metrics of `prometheus_client`:
+    `spark.streams.addListener(PrometheusListener())`, and `prometheus_client.start_http_server(port, "127.0.0.1")` in
+    the driver.
 
     The label `query` is the query's name, or its id if it has none. When a query ends, its rows are removed.
     """
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
         """registry: `prometheus_client.REGISTRY` if it is None. Raises `ImportError` without that package."""
-        from prometheus_client import REGISTRY, Gauge  # noqa: PLC0415  only who uses it needs it
+        from prometheus_client import REGISTRY, Counter, Gauge  # noqa: PLC0415  only who uses it needs it
 
         registry = REGISTRY if registry is None else registry
         labels = ("query", "parent", "partition")
@@ -75,6 +78,9 @@ class PrometheusListener(StreamingQueryListener):
             "Records that were gone before they were read",
             ("query",),
             registry=registry,
+        )
+        self._rejected = Counter(
+            "sluice_spark_rejected_records", "Records that were no readings", ("query", "reason"), registry=registry
         )
         self._names: dict[str, str] = {}  # by id
         self._shown: dict[str, set[tuple[str, str, str]]] = {}  # labels, by id
@@ -96,6 +102,8 @@ class PrometheusListener(StreamingQueryListener):
             if each.seconds is not None:
                 self._seconds.labels(*labels).set(each.seconds)
         self._skipped.labels(name).set(skipped(progress))
+        for reason, count in rejected(progress).items():
+            self._rejected.labels(name, reason).inc(count)
 
     def onQueryIdle(self, event: "QueryIdleEvent") -> None:  # noqa: N802
         self._hide(self._shown.pop(str(event.id), set()))
@@ -107,6 +115,9 @@ class PrometheusListener(StreamingQueryListener):
         if name is not None:
             with suppress(KeyError):
                 self._skipped.remove(name)
+            for reason in Reason:
+                with suppress(KeyError):
+                    self._rejected.remove(name, reason.value)
 
     def _hide(self, rows: set[tuple[str, str, str]]) -> None:
         for gauge in (self._records, self._bytes, self._seconds):

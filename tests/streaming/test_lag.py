@@ -52,7 +52,8 @@ def test_a_listener_for_prometheus(node: Any) -> None:
     name = {"query": "copy", "parent": "sensors", "partition": "0"}
 
     def event(limit: int) -> Any:
-        text = orjson.dumps({"id": "q1", "name": "copy", **progress_of(node, limit)}).decode()
+        metrics = {"observedMetrics": {"readings": {"usable": limit, "missing": 2, "null": 0}}}
+        text = orjson.dumps({"id": "q1", "name": "copy", **metrics, **progress_of(node, limit)}).decode()
         return SimpleNamespace(progress=SimpleNamespace(json=text))
 
     listener.onQueryStarted(SimpleNamespace(id="q1", name="copy"))
@@ -64,6 +65,10 @@ def test_a_listener_for_prometheus(node: Any) -> None:
     listener.onQueryProgress(event(10))
     assert registry.get_sample_value("sluice_spark_lag_records", name) is None
     listener.onQueryProgress(event(4))
+    missing = {"query": "copy", "reason": "missing"}
+    assert registry.get_sample_value("sluice_spark_rejected_records_total", missing) == 6
+    assert registry.get_sample_value("sluice_spark_rejected_records_total", {**missing, "reason": "null"}) is None
     listener.onQueryTerminated(SimpleNamespace(id="q1"))
+    assert registry.get_sample_value("sluice_spark_rejected_records_total", missing) is None
     assert registry.get_sample_value("sluice_spark_lag_records", name) is None
     assert registry.get_sample_value("sluice_spark_skipped_records", {"query": "copy"}) is None

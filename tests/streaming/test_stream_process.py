@@ -126,6 +126,24 @@ def test_a_pipeline_waits_for_its_node_stops_on_request_and_resumes(
     assert values(node) == Counter(range(45))
 
 
+@pytest.mark.nightly
+def test_a_killed_pipeline_keeps_each_reject_once(job: Callable[..., Job], node: NodeProcess) -> None:
+    """Killed with all that it started, before and while batches are written."""
+    node.start()
+    words = ("windows", "--parent", "sensors", "--to", "known", "--rejects", "rejects", "--max-records", "7")
+    words += ("--port", str(node.grpc_port), "--every", "0 seconds")
+    texts = [f"no reading {number}".encode() for number in range(60)]
+    for kill in range(2):
+        with Client(node.endpoint) as client:
+            client.send_many([OutgoingMessage("sensors/a", text) for text in texts[30 * kill : 30 * (kill + 1)]])
+        killed = job(*words)
+        killed.until(r"batch \d+: \d+ rows in(?:.|\n)*batch \d+: \d+ rows in")
+        killed.end()
+    last = job(*words, "--once")
+    assert last.code() == 0, last.log
+    assert Counter(bytes(each.payload) for each in read_all(node.endpoint, "rejects")) == Counter(texts)
+
+
 @pytest.mark.parametrize(
     ("words", "line", "code"),
     [
