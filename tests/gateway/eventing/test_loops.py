@@ -1,5 +1,6 @@
 """Rules that read what they publish."""
 
+from gateway.management.proto import management_pb2 as pb
 from gateway.node.node import Node
 from tests.gateway.eventing.rules import eventually, letters_of, payloads, publish, set_rule, settled
 
@@ -28,6 +29,6 @@ async def test_a_chain_of_rules_ends(node: Node) -> None:
     assert await payloads(node, "chain/9") == []
 
 
-async def _letters(node: Node, count: int, *names: str) -> list:
+async def _letters(node: Node, count: int, *names: str) -> list[pb.DeadLetter]:
     found = [letter for name in names for letter in await letters_of(node, name)]
     return found if len(found) >= count else []
