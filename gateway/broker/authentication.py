@@ -28,9 +28,11 @@ from gateway.connection.connection import Connection
 from gateway.connection.enhanced_auth import EnhancedAuthentication
 from gateway.mqtt.encode import Explanation, auth
 from gateway.mqtt.errors import ProtocolError
-from gateway.mqtt.packets import Auth, Connect
+from gateway.mqtt.packets import Auth, Connect, Will
 from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.counters import Counters
+from gateway.schemas.payload_checks import PayloadChecks
+from gateway.topics.destination import parse_destination
 from matcher.cover import Shape
 from matcher.names import is_shared
 from matcher.reserved import filter_of, read_filter
@@ -51,8 +53,10 @@ class Authentication:
         counters: Counters,
         connections: Callable[[], list[Connection]],
         spawn: Callable[[Coroutine[object, None, None]], None],
+        payload_checks: PayloadChecks,
     ) -> None:
         """connections: returns those with a session. spawn: runs a coroutine as a task of the node."""
+        self._payload_checks = payload_checks
         self._store = store
         self._authority = authority
         self._counters = counters
@@ -121,7 +125,21 @@ class Authentication:
             raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "rules deny a session with this client id")
         if packet.will is not None and not may_publish_will(identity.permissions, packet.will.topic):
             raise ClientRefused(ReasonCode.NOT_AUTHORIZED, "the will's topic may not be published to")
+        if packet.will is not None and self._payload_checks.is_active:
+            self._check_payload(packet.will)
         return identity
+
+    def _check_payload(self, will: Will) -> None:
+        """Hold a will against the schemas of its topic, as with messages. Raises ClientRefused."""
+        topic = parse_destination(will.topic, int(time() * 1000), is_checked=True).topic
+        fault = None if will.retain and not will.payload else self._payload_checks.fault(topic, will.payload)
+        if fault is None:
+            return
+        if fault.mode == "refuse":
+            raise ClientRefused(ReasonCode.PAYLOAD_FORMAT_INVALID, f"of the will, {fault.reason}")
+        will.add_properties(fault.properties(topic))
+        if fault.quarantine:
+            will.redirect(fault.quarantine)
 
     def _check_client_id(self, connection: Connection, identity: Identity) -> None:
         """Raise ClientRefused unless the client id belongs to the user."""

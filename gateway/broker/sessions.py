@@ -41,6 +41,7 @@ from gateway.mqtt.packets import Auth, Connect, Subscribe, Unsubscribe, Will
 from gateway.mqtt.reasons import ReasonCode
 from gateway.net.weighted import Weighted
 from gateway.observe.counters import Counters
+from gateway.schemas.payload_checks import PayloadChecks
 from gateway.session.drop_counters import OfflineDropCounters
 from gateway.session.queue_cursor import QueueCursor, reach_of
 from gateway.session.session import Session
@@ -73,9 +74,10 @@ class Sessions:
         ownership: ClientOwnership = SINGLE_NODE,
         others: Callable[[], Sequence[Weighted]] = list,
         spans: "DeviceSpans | None" = None,
+        payload_checks: PayloadChecks | None = None,
     ) -> None:
         """others: addresses of other nodes for clients that this one does not serve. spans: of what sessions are sent;
-        None: traces are switched off."""
+        None: traces are switched off. payload_checks: of wills; None: there are no schemas."""
         self._spans = spans
         self.redirection = Redirection(config, others)
         self._store = store
@@ -115,7 +117,9 @@ class Sessions:
             self._spawn,
         )
         self._authority = authority
-        self._authentication = Authentication(store, authority, counters, self._connections, self._spawn)
+        self._authentication = Authentication(
+            store, authority, counters, self._connections, self._spawn, payload_checks or PayloadChecks()
+        )
         self.client_locks = ClientLocks()
         self.wills = Wills(store, counters, self.client_locks.lock, authority.may_send_will)
         self._ending = LastRecords(store)

@@ -52,6 +52,15 @@ class Will:
         self.properties = properties  # as `Publish.properties`
         self.delay_interval = delay_interval  # seconds
 
+    def add_properties(self, block: bytes) -> None:
+        """Add encoded properties."""
+        self.properties += block
+
+    def redirect(self, topic: bytes) -> None:
+        """Publish it to another topic, not retained."""
+        self.topic = topic
+        self.retain = False
+
 
 class Connect(Packet):
     """CONNECT (section 3.1). For 3.1.1, the fields of MQTT 5 hold what 3.1.1 implies."""

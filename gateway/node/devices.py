@@ -56,9 +56,10 @@ class Devices:
         self._flusher = flusher = Flusher(asyncio.get_running_loop(), counters)
         self.router = Router(store.stats().log_end, flusher, store.wants)
         store.on_commit(self.router.deliver)
-        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership, others, spans)
+        checks = self._payload_checks
+        self.sessions = Sessions(store, self.router, authority, config.mqtt, counters, ownership, others, spans, checks)
         services = room_for_services(config.grpc.max_connections) if config.grpc.port >= 0 else 0
-        self.front = MqttFront(store, self.sessions, config.mqtt, counters, flusher, services, self._payload_checks)
+        self.front = MqttFront(store, self.sessions, config.mqtt, counters, flusher, services, checks)
         self.websocket = WebSocketFront(self.front, config.mqtt.max_packet_size)
         self.listeners: Listeners | None = None
 

@@ -12,9 +12,9 @@ from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from record.layout import FLAG_RETAIN
 from tests.gateway.conftest import MakeNode
-from tests.gateway.eventing.rules import events_of
+from tests.gateway.eventing.rules import events_of, eventually
 from tests.gateway.people import set_rules
-from tests.gateway.raw import PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack, publish
+from tests.gateway.raw import CONNACK, PUBACK, PUBCOMP, PUBREC, PUBREL, RawClient, ack, connect, publish
 from tests.gateway.registry.schemas import MORE, bind, register
 from tests.waiting import PATIENCE_S, until
 
@@ -107,6 +107,24 @@ async def test_mqtt_marks_and_moves(node: Node) -> None:
     origins = [("schema-topic", "moved/a"), ("schema-topic", "moved/b")]
     assert await user_properties(node, "bad/readings") == [[fault, subject, origin] for origin in origins]
     assert node._schemas.checks.figures() == {"payloads_marked": 1, "payloads_quarantined": 2, "payloads_refused": 0}
+
+
+async def test_wills(node: Node) -> None:
+    client = await RawClient.open(node.ports.mqtt, 5)
+    client.send(connect(5, b"c", will=(b"strict/a", BAD)))
+    connack = await client.expect(CONNACK)
+    assert connack.body[1] == 0x99
+    assert b"of the will, the payload does not match the schema reading" in connack.body
+    old = await RawClient.open(node.ports.mqtt, 4)
+    old.send(connect(4, b"c", will=(b"$delayed/5/strict/a", BAD)))
+    await old.closed()
+    dying = await RawClient.connect(node.ports.mqtt, b"d", 5, will=(b"moved/a", BAD))
+    await dying.drop()
+    await eventually(lambda: stored(node, "bad/readings"))
+    assert ("schema-topic", "moved/a") in (await user_properties(node, "bad/readings"))[0]
+    good = await RawClient.connect(node.ports.mqtt, b"g", 5, will=(b"strict/a", GOOD))
+    await good.drop()
+    await eventually(lambda: stored(node, "strict/a"))
 
 
 async def test_the_sdk(node: Node) -> None:
