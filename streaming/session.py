@@ -21,9 +21,8 @@ _HERE: Final = re.compile(r"local(-cluster)?(\[|$)|spark://(127\.0\.0\.1|localho
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 # For a session that ends soon: the JVM compiles less, and collects garbage in one thread.
 _QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-QUICK_START: Final = {"spark.driver.extraJavaOptions": _QUICK_JAVA, "spark.ui.enabled": "false"}
 _HIDDEN: Final = 64 << 10  # bytes of what a failed start wrote
-_JVM_SECONDS: Final = 20  # for its shutdown hooks on a busy machine
+_JVM_SECONDS: Final = 20.0  # for its shutdown hooks on a busy machine
 
 
 def spark_session(
@@ -57,6 +56,12 @@ def spark_session(
         return register(builder.getOrCreate())
 
 
+def quick_start(java_options: str = "") -> dict[str, str]:
+    """Return settings for a session that ends soon, with further options of the JVM."""
+    options = f"{_QUICK_JAVA} {java_options}".rstrip()
+    return {"spark.driver.extraJavaOptions": options, "spark.ui.enabled": "false"}
+
+
 def is_here(master: str) -> bool:
     """Return whether a master uses this machine only."""
     return _HERE.match(master) is not None
@@ -69,8 +74,8 @@ def register(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def stop(spark: SparkSession) -> None:
-    """Stop the session and its JVM, and wait until the JVM has ended.
+def stop(spark: SparkSession, *, patience_s: float = _JVM_SECONDS) -> None:
+    """Stop the session and its JVM, and wait until the JVM has ended. Kill it after `patience_s`.
 
     `SparkSession.stop` alone leaves the JVM running until the Python process ends.
     """
@@ -81,7 +86,7 @@ def stop(spark: SparkSession) -> None:
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM ends when its input is closed
         try:
-            gateway.proc.wait(_JVM_SECONDS)
+            gateway.proc.wait(patience_s)
         except TimeoutExpired:
             gateway.proc.kill()
             gateway.proc.wait()

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from streaming.failures import failure_of
 from streaming.pipelines.sinks import append_parquet
 from streaming.running import describe, run
-from streaming.session import QUICK_START, spark_session, stop
+from streaming.session import quick_start, spark_session, stop
 
 
 def main(endpoint: str, parents: str, place: str) -> None:
@@ -29,7 +29,7 @@ def main(endpoint: str, parents: str, place: str) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     scratch = {"spark.local.dir": f"{folder}/local", "spark.sql.warehouse.dir": f"{folder}/warehouse"}
-    spark = spark_session("chaos", master="local[1]", config={**QUICK_START, **scratch})
+    spark = spark_session("chaos", master="local[1]", config={**quick_start(), **scratch})
     options = {"endpoint": endpoint, "parent": parents, "columns": "position,topic,payload"}
 
     def start(every: str | None) -> StreamingQuery:
