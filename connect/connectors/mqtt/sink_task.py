@@ -1,5 +1,6 @@
 """What a task of `mqtt-sink` does: it publishes a batch in order, and waits for all acknowledgements."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,9 @@ from connect.connectors.mqtt.settings import endpoint
 _MAX_TEXT: Final = 65_535  # bytes of a topic, and of a name or a value
 _OVERHEAD: Final = 16  # bytes of a PUBLISH beside topic, payload and properties, at most
 _QUOTA_EXCEEDED: Final = 0x97
+# Control characters and noncharacters: brokers may hang up on whoever sends one (MQTT 5.0, 1.5.4), and mosquitto does.
+_NONCHARACTERS: Final = "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
+_NO_TEXT: Final = re.compile(f"[\\x00-\\x1f\\x7f-\\x9f\\ufdd0-\\ufdef{_NONCHARACTERS}]")
 
 
 class MqttSinkTask(SinkTask):
@@ -85,7 +89,7 @@ class MqttSinkTask(SinkTask):
             return None
         topic, payload = self._map(record.topic), raw(record.value)
         size = len(topic.encode())
-        if not 0 < size <= _MAX_TEXT or "+" in topic or "#" in topic or "\0" in topic:
+        if not 0 < size <= _MAX_TEXT or "+" in topic or "#" in topic or _NO_TEXT.search(topic):
             raise DataError(f"{topic[:100]!r} is not a topic name")
         properties = None
         if self._is_5:
@@ -106,16 +110,28 @@ class MqttSinkTask(SinkTask):
 
 
 def _properties(record: SinkRecord, headers: list[tuple[str, str]], expiry: int | None) -> Properties:
-    if any(len(text.encode()) > _MAX_TEXT for pair in headers for text in pair):
-        raise DataError(f"a header has more than {_MAX_TEXT} bytes")
+    """Raises `DataError`."""
+    pairs = [(_text(name, "a header"), _text(value, "a header")) for name, value in headers]
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-    properties.UserProperty = headers
+    properties.UserProperty = pairs
     if record.content_type is not None:
-        properties.ContentType = record.content_type
+        properties.ContentType = _text(record.content_type, "the content type")
     if record.response_topic is not None:
-        properties.ResponseTopic = record.response_topic
+        if _NO_TEXT.search(record.response_topic):
+            raise DataError(f"{record.response_topic[:100]!r} is not a topic name")
+        properties.ResponseTopic = _text(record.response_topic, "the response topic")
     if record.correlation_data is not None:
+        if len(record.correlation_data) > _MAX_TEXT:
+            raise DataError(f"the correlation data has more than {_MAX_TEXT} bytes")
         properties.CorrelationData = record.correlation_data
     if expiry is not None:
         properties.MessageExpiryInterval = expiry
     return properties
+
+
+def _text(text: str, what: str) -> str:
+    """A text that each broker takes: U+FFFD is in place of what it may not have. Raises `DataError`."""
+    plain = _NO_TEXT.sub("\ufffd", text)
+    if len(plain.encode()) > _MAX_TEXT:
+        raise DataError(f"{what} has more than {_MAX_TEXT} bytes")
+    return plain

@@ -60,6 +60,11 @@ class NatsSink(SinkConnector):
         return NatsSinkTask()
 
 
+def _size(headers: dict[str, str]) -> int:
+    """Bytes of headers on the wire: a line of the protocol's version, a line for each, and an empty one."""
+    return 12 + sum(len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
+
+
 class NatsSinkTask(SinkTask):
     """Publishes a batch, several messages at a time, and waits for all acknowledgements."""
 
@@ -91,11 +96,17 @@ class NatsSinkTask(SinkTask):
             return
         try:
             subject, payload = subject_of(self._map(record.topic)), raw(record.value)
-            await stream.publish(subject, payload, stream=self._stream, headers=self._headers(record, headers))
+            own = self._headers(record, headers)
+            assert self._client is not None
+            if len(payload) + _size(own) > self._client.max_payload:  # the client compares the payload alone
+                raise errors.MaxPayloadError
+            await stream.publish(subject, payload, headers=own)
         except DataError as error:
             self._context.reject(record, error)
         except errors.MaxPayloadError:
-            self._context.reject(record, DataError("the message is larger than the servers' max_payload"))
+            self._context.reject(
+                record, DataError("the message with its headers is larger than the servers' max_payload")
+            )
         except stream_errors.NoStreamResponseError:
             await self._explain(stream, record, subject)
         except stream_errors.BadRequestError as error:
@@ -118,7 +129,8 @@ class NatsSinkTask(SinkTask):
             raise RetriableError(f"the stream {name} does not answer")
 
     def _headers(self, record: SinkRecord, headers: list[tuple[str, str]]) -> dict[str, str]:
-        """User properties, the content type, and the id by which the stream knows a message that it has."""
+        """User properties, the content type, the stream that has to take the message, and the id by which it knows one
+        that it has."""
         found = {
             _NO_NAME.sub("-", name): value
             for name, value in merged(headers).items()
@@ -126,6 +138,8 @@ class NatsSinkTask(SinkTask):
         }
         if record.content_type is not None:
             found["Content-Type"] = record.content_type
+        if self._stream is not None:
+            found["Nats-Expected-Stream"] = self._stream
         found["Nats-Msg-Id"] = f"{self._context.connector}-{record.position}-{record.timestamp_ms}"
         return found
 

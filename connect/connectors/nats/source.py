@@ -118,14 +118,14 @@ class NatsSourceTask(SourceTask):
             pulls = await jetstream.pull_subscribe_bind(
                 consumer=durable, stream=stream, pending_bytes_limit=_MAX_HELD_BYTES
             )
-        except NotFoundError:
+        except BaseException as error:
             await client.close()
-            raise ConnectError(f"NATS has no stream {stream}") from None
-        except BadRequestError as error:  # it stays wrong
-            await client.close()
-            raise ConnectError(f"cannot read the stream {stream}: {error.description}") from None
-        except (errors.Error, OSError) as error:
-            await client.close()
+            if isinstance(error, NotFoundError):
+                raise ConnectError(f"NATS has no stream {stream}") from None
+            if isinstance(error, BadRequestError):  # it stays wrong
+                raise ConnectError(f"cannot read the stream {stream}: {error.description}") from None
+            if not isinstance(error, errors.Error | OSError):
+                raise
             raise RetriableError(f"cannot read the stream {stream}: {str(error) or type(error).__name__}") from None
         self._client, self._pulls = client, pulls
         return pulls
@@ -138,18 +138,18 @@ class NatsSourceTask(SourceTask):
             pulls = await self._subscribe()
             try:
                 messages = await pulls.fetch(_BATCH, timeout=_WAIT_S)
+                for message in messages:
+                    record = self._record(message)
+                    if record is not None:
+                        records.append(record)
+                        self._unacknowledged.add(record, message)
+                    elif not self._unacknowledged.skip(message):
+                        await message.ack()
             except errors.TimeoutError:
                 continue
             except (errors.Error, OSError) as error:
                 await self.stop()
                 raise RetriableError(f"cannot read from NATS: {str(error) or type(error).__name__}") from error
-            for message in messages:
-                record = self._record(message)
-                if record is None:
-                    await message.ack()
-                    continue
-                records.append(record)
-                self._unacknowledged.add(record, message)
         return records
 
     def _record(self, message: "Msg") -> SourceRecord | None:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from aio_pika.abc import AbstractConnection, AbstractExchange, AbstractMessage
 
 _SHORT: Final = 255  # bytes of what AMQP calls a short string
+# Headers are one frame, and servers hang up on whoever sends one larger than `frame_max`, by default 131,072 bytes.
+_MAX_HEADERS: Final = 128_000  # bytes
+_MAX_EXPIRATION_S: Final = 0xFFFF_FFFF // 1_000  # servers close the channel of whoever sends a longer one
 
 
 class RabbitMqSink(SinkConnector):
@@ -130,6 +133,10 @@ class RabbitMqSinkTask(SinkTask):
                 raise DataError(
                     f"{text[:40]!r}… has more than {_SHORT} bytes: AMQP has no longer routing keys and names"
                 )
+        if sum(len(name.encode()) + len(str(text).encode()) + 6 for name, text in table.items()) > _MAX_HEADERS:
+            raise DataError(f"the headers have more than {_MAX_HEADERS} bytes: RabbitMQ takes no larger frames")
+        if left_s is not None and left_s > _MAX_EXPIRATION_S:
+            left_s = None  # late is better than never
         message = Message(
             raw(record.value),
             headers=table,

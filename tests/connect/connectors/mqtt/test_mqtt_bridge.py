@@ -117,7 +117,13 @@ async def test_sink_sets_the_time_that_a_message_has_left(broker: Mosquitto) -> 
 
 async def test_sink_rejects_what_mqtt_does_not_allow_and_sends_the_rest(broker: Mosquitto) -> None:
     context = Context()
-    bad = [SinkRecord("bad/#", b""), SinkRecord("bad/x", object()), SinkRecord("t" * 65_536, b"")]
+    bad = [
+        SinkRecord("bad/#", b""),
+        SinkRecord("bad/x", object()),
+        SinkRecord("t" * 65_536, b""),
+        SinkRecord("bad/y", b"", correlation_data=bytes(65_536)),
+        SinkRecord("bad/y", b"", response_topic="\n"),
+    ]
     async with (
         subscriber(broker.port, "bad/#") as client,
         sink_to(broker.port, context) as task,
@@ -126,6 +132,21 @@ async def test_sink_rejects_what_mqtt_does_not_allow_and_sends_the_rest(broker: 
         assert [each.topic.value for each in await received(client, 1)] == ["bad/good"]
     assert [record for record, _ in context.rejected] == bad
     assert reasons(context)[0] == "'bad/#' is not a topic name"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_characters_for_which_a_broker_hangs_up_do_not_stop_the_sink(broker: Mosquitto, version: str) -> None:
+    context = Context()
+    bad = [SinkRecord(f"odd/{character}", b"") for character in "\x01\x85\ufdd0\uffff\U0001ffff"]
+    odd = SinkRecord("odd/x", b"", headers=[("a\x01", "1\n2")], content_type="text\x02")
+    async with subscriber(broker.port, "odd/#") as client:
+        async with sink_to(broker.port, context, mqtt_protocol_version=version) as task:
+            await task.put([*bad, odd])
+        (message,) = await received(client, 1)
+    assert [record for record, _ in context.rejected] == bad
+    if version == "5.0":
+        assert message.properties.UserProperty[0] == ("a\ufffd", "1\ufffd2")
+        assert message.properties.ContentType == "text\ufffd"
 
 
 async def test_sink_rejects_what_the_broker_refuses(tmp_path: Path) -> None:

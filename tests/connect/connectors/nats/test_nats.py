@@ -55,7 +55,7 @@ async def stored(jetstream: Any, name: str) -> list[Any]:
 def test_topics_are_subjects() -> None:
     assert subject_of("plant/7/temp") == "plant.7.temp"
     assert topic_of("plant.7.temp") == "plant/7/temp"
-    for topic in ("a//b", "/a", "a/b c", "a.b/c", "a/>", "a/*", "a/\n"):
+    for topic in ("a//b", "/a", "a/b c", "a.b/c", "a/>", "a/*", "a/\n", "a/" + 4_000 * "b"):
         with pytest.raises(DataError, match="is no subject"):
             subject_of(topic)
 
@@ -84,7 +84,8 @@ async def test_sink_publishes_once_what_comes_twice(servers: NatsServers) -> Non
 
 async def test_sink_rejects_single_messages(servers: NatsServers) -> None:
     context = Context()
-    bad = [sent("few/a b", b""), sent("few/large", bytes(2 << 20)), sent("nobody/x", b"")]
+    bad = [sent("few/a b", b""), sent("few/large", bytes(2 << 20)), sent("few/full", bytes(1 << 20))]
+    bad += [sent("few/long" + 4_090 * "g", b""), sent("nobody/x", b"")]
     async with (
         stream(servers, "FEW", "few.>") as jetstream,
         started(NatsSink(), context, nats_servers=url(servers)) as task,
@@ -94,7 +95,7 @@ async def test_sink_rejects_single_messages(servers: NatsServers) -> None:
     assert found.subject == "few.good"
     assert {record.topic for record, _ in context.rejected} == {record.topic for record in bad}
     assert "no stream of NATS has the subject nobody.x" in reasons(context)
-    assert "the message is larger than the servers' max_payload" in reasons(context)
+    assert "the message with its headers is larger than the servers' max_payload" in reasons(context)
 
 
 async def test_source_goes_on_after_what_is_stored(servers: NatsServers) -> None:

@@ -73,13 +73,25 @@ async def test_sink_rejects_single_messages(server: RabbitMqServers, channel: An
     queue = await channel.declare_queue("few.good")
     context = Context()
     async with started(RabbitMqSink(), context, **at(server)) as task:
-        await task.put([sent("no/queue", b"", 1), sent("few/good", b"1", 2), sent("a" * 300, b"", 3)])
+        large = sent("few/large", b"", 4, headers=[(name, 60_000 * "x") for name in "abc"])
+        await task.put([sent("no/queue", b"", 1), sent("few/good", b"1", 2), sent("a" * 300, b"", 3), large])
     assert (await queue.get(no_ack=True)).body == b"1"
-    assert [record.topic[:8] for record, _ in context.rejected] == ["aaaaaaaa", "no/queue"]
-    assert reasons(context)[1] == "no queue takes the routing key no.queue"
+    assert [record.topic[:8] for record, _ in context.rejected] == ["aaaaaaaa", "few/larg", "no/queue"]
+    assert reasons(context)[2] == "no queue takes the routing key no.queue"
     async with started(RabbitMqSink(), context, **at(server, rabbitmq_mandatory="false")) as task:
         await task.put([sent("no/queue", b"")])
-    assert len(context.rejected) == 2
+    assert len(context.rejected) == 3
+
+
+async def test_sink_sends_what_expires_later_than_rabbitmq_knows(server: RabbitMqServers, channel: Any) -> None:
+    queue = await channel.declare_queue("expiry")
+    now = int(time.time() * 1_000)
+    lives = (100, 2**32 - 1)
+    async with started(RabbitMqSink(), Context(), **at(server)) as task:
+        await task.put([sent("expiry", b"", timestamp_ms=now, message_expiry=each) for each in lives])
+    some, more = [await queue.get(no_ack=True) for _ in lives]
+    assert 90 < some.expiration <= 100
+    assert more.expiration is None
 
 
 async def test_source_goes_on_after_what_is_stored(server: RabbitMqServers, channel: Any) -> None:
