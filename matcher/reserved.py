@@ -11,6 +11,7 @@ DOLLAR: Final = 0x24
 SYS: Final = b"$SYS"  # figures of the node
 AUDIT: Final = b"$audit"  # $audit/<kind of event>: events of the audit log
 KV: Final = b"$kv"  # $kv/<bucket>/<key>: the name of an entry in rules; no topic
+SHADOW: Final = b"$shadow"  # $shadow/<thing>/update, get or delete: a request for a device shadow, and its answers
 DELAYED: Final = b"$delayed"  # $delayed/<seconds>/<topic>: a message for later
 REPLAY: Final = b"$replay"  # $replay/<from>/<filter>: a subscription that begins in the past; <from>..<to>: and ends
 REPLAY_END: Final = b"$replay/end"  # the topic of the message that ends a replay

@@ -45,7 +45,7 @@ GATEWAY_FLOORS = (
     ("auth", "session"),
     ("connection", "delivery", "http", "rpc", "shared"),
     ("broker", "listen", "registry", "rocketmq"),
-    ("eventing",),
+    ("eventing", "shadows"),
     ("management",),
     ("console",),
     ("node",),

@@ -36,6 +36,7 @@ from gateway.config.otel import OtelConfig
 from gateway.config.otel import check as check_otel
 from gateway.config.secrets import reveal_secrets
 from gateway.config.services import GrpcConfig, HttpConfig
+from gateway.config.shadow import ShadowConfig
 from gateway.config.split import SplitConfig
 from gateway.config.split import check as check_split
 from gateway.config.storage import StoreSettings
@@ -89,6 +90,7 @@ class Config:
     buckets: BucketsConfig = field(default_factory=BucketsConfig)
     events: EventsConfig = field(default_factory=EventsConfig)
     connect: ConnectConfig = field(default_factory=ConnectConfig)
+    shadow: ShadowConfig = field(default_factory=ShadowConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     otel: OtelConfig = field(default_factory=OtelConfig)

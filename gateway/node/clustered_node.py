@@ -48,6 +48,8 @@ from gateway.node.tracing import Tracing
 from gateway.observe.service_clients import ServiceClients
 from gateway.registry.bound_schemas import BoundSchemas
 from gateway.rpc.status import RequestError
+from gateway.shadows.consumer import ShadowConsumer
+from gateway.shadows.shadows import Shadows
 from store.api import Store
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.cluster.member import Role
@@ -84,6 +86,7 @@ class ClusteredStoreNode:
         self._management = Management(self._audit, self._pass_on, self._clients)
         self._areas: Areas = {}  # of the store, or the copy, that `_management` serves
         self._rules: EventRules | None = None  # of the store, while this node leads
+        self._shadow_consumer: ShadowConsumer | None = None  # likewise
         self._schemas: BoundSchemas | None = None  # likewise
         self._changed = asyncio.Event()  # the role
         self._let_go = asyncio.Event()  # no front uses an engine, or a copy
@@ -336,23 +339,28 @@ class ClusteredStoreNode:
             sessions, traffic = served.sessions, self._tracing.store(engine)
             self._rules = rules = EventRules(engine, authority, config.events, share, lambda: served.commits)
             self._schemas = schemas = BoundSchemas(engine)
+            limits = rpc_limits(config)
+            shadows = Shadows(engine, config.shadow, limits)
+            self._shadow_consumer = shadow_consumer = ShadowConsumer(engine, shadows)
             areas = areas_of(
                 engine,
                 sessions,
                 served.services,
-                rpc_limits(config),
+                limits,
                 config,
                 self._reload_all,
                 served.figures,
                 authority,
                 rules,
                 schemas,
+                shadows,
                 traffic,
             )
             self._manage(areas)
             await served.begin()
             await schemas.start()
             rules.start()
+            shadow_consumer.start()
             if self._store is not None and self._store.engine is engine:
                 served.serve(self._listener)
                 log.info("this node leads in epoch %d", self._store.history.epoch)
@@ -363,6 +371,9 @@ class ClusteredStoreNode:
         """End all that uses the engine."""
         self._listener.serve(None)
         self._manage({})
+        if self._shadow_consumer is not None:
+            await self._shadow_consumer.stop()
+        self._shadow_consumer = None
         if self._rules is not None:
             await self._rules.stop()
         self._rules = None

@@ -35,6 +35,8 @@ from gateway.observe.service_clients import ServiceClients
 from gateway.registry.bound_schemas import BoundSchemas
 from gateway.rpc.limits import RpcLimits
 from gateway.schemas.payload_checks import PayloadChecks
+from gateway.shadows.consumer import ShadowConsumer
+from gateway.shadows.shadows import Shadows
 from store.api import Store
 from store.engine import Engine
 from store.errors import StoreClosed
@@ -70,8 +72,21 @@ class Services:
         traffic_store = tracing.store(engine) if tracing is not None else engine
         self.rules = EventRules(engine, authority, config.events, config.grpc.group_share, traffic)
         limits, rules = rpc_limits(config), self.rules
+        shadows = Shadows(engine, config.shadow, limits)
+        self._shadow_consumer = ShadowConsumer(engine, shadows)
         areas = areas_of(
-            engine, sessions, services, limits, config, reload, sources, authority, rules, schemas, traffic_store
+            engine,
+            sessions,
+            services,
+            limits,
+            config,
+            reload,
+            sources,
+            authority,
+            rules,
+            schemas,
+            shadows,
+            traffic_store,
         )
         management.serve({**areas, "Cluster": NoCluster()})
         self.passed_calls = PassedCalls(management, lambda: authority)
@@ -110,6 +125,7 @@ class Services:
         http = await self.http.start(config.http_host, config.http.port)
         await warn_of_open_ports(config, grpc, http, console=config.http.console)
         self.rules.start()
+        self._shadow_consumer.start()
         return grpc, http
 
     async def reload(self) -> None:
@@ -119,6 +135,7 @@ class Services:
         self.rules.reload()
 
     async def stop(self) -> None:
+        await self._shadow_consumer.stop()
         await self.rules.stop()
         if self.rpc is not None:
             await self.rpc.stop(RPC_STOP_S)

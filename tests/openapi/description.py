@@ -28,6 +28,7 @@ _TYPES: dict[int, Json] = {
     FieldDescriptor.TYPE_INT64: {"type": ["string", "integer"], "format": "int64", "pattern": "^-?[0-9]{1,19}$"},
     FieldDescriptor.TYPE_DOUBLE: {"type": "number", "format": "double"},
 }
+_OBJECT = "google.protobuf.Struct"  # any JSON object
 OF_USERS = "a user"
 _ERROR: Json = {
     "type": "object",
@@ -123,7 +124,7 @@ def _schemas(comments: Comments) -> Iterator[tuple[str, Json]]:
     known: set[str] = set()
     while left:
         message = left.pop()
-        if message.name in known:
+        if message.name in known or message.full_name == _OBJECT:
             continue
         known.add(message.name)
         properties = {field.name: _described(_field(field), field.full_name, comments) for field in message.fields}
@@ -149,6 +150,8 @@ def _scalar(field: FieldDescriptor) -> Json:
 
 
 def _reference(message: Descriptor) -> Json:
+    if message.full_name == _OBJECT:
+        return {"type": "object"}
     return {"$ref": f"#/components/schemas/{message.name}"}
 
 

@@ -22,11 +22,13 @@ from gateway.management.areas.held import HeldService
 from gateway.management.areas.messages import MessagesService
 from gateway.management.areas.schemas import SchemasService
 from gateway.management.areas.services import Machines, ServicesService
+from gateway.management.areas.shadows import ShadowsService
 from gateway.management.areas.storage import Sources, StorageService
 from gateway.management.areas.topics import TopicsService
 from gateway.registry.bound_schemas import BoundSchemas
 from gateway.registry.registry import SchemaRegistry
 from gateway.rpc.limits import RpcLimits
+from gateway.shadows.shadows import Shadows
 from store.api import Store
 from store.engine import Engine
 
@@ -44,6 +46,7 @@ def areas_of(
     authority: Authority,
     rules: EventRules,
     schemas: BoundSchemas,
+    shadows: Shadows,
     traffic: Store | None = None,
 ) -> Areas:
     """The services by name. reload, sources: see `StorageService`. schemas: those by which this process checks
@@ -67,5 +70,6 @@ def areas_of(
         "Bans": BansService(engine),
         "Connectors": ConnectorsService(engine, limits),
         "Events": EventsService(engine, rules, authority, limits, checks),
+        "Shadows": ShadowsService(shadows),
         "Schemas": SchemasService(engine, SchemaRegistry(engine, limits), schemas.refresh),
     }

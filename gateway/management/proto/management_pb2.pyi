@@ -1,5 +1,6 @@
 from gateway.management.proto import options_pb2 as _options_pb2
 from google.api import annotations_pb2 as _annotations_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -2583,3 +2584,59 @@ class PayloadFault(_message.Message):
     topic: str
     fault: str
     def __init__(self, position: _Optional[int] = ..., topic: _Optional[str] = ..., fault: _Optional[str] = ...) -> None: ...
+
+class ListShadowsRequest(_message.Message):
+    __slots__ = ("thing",)
+    THING_FIELD_NUMBER: _ClassVar[int]
+    thing: str
+    def __init__(self, thing: _Optional[str] = ...) -> None: ...
+
+class ListShadowsReply(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GetShadowRequest(_message.Message):
+    __slots__ = ("thing", "name")
+    THING_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    thing: str
+    name: str
+    def __init__(self, thing: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class UpdateShadowRequest(_message.Message):
+    __slots__ = ("thing", "name", "state", "version")
+    THING_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    thing: str
+    name: str
+    state: _struct_pb2.Struct
+    version: int
+    def __init__(self, thing: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Shadow(_message.Message):
+    __slots__ = ("state", "metadata", "version")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    state: _struct_pb2.Struct
+    metadata: _struct_pb2.Struct
+    version: int
+    def __init__(self, state: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., metadata: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class DeleteShadowRequest(_message.Message):
+    __slots__ = ("thing", "name")
+    THING_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    thing: str
+    name: str
+    def __init__(self, thing: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class DeleteShadowReply(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...

@@ -139,6 +139,10 @@ def requests(world: World, stage_name: str) -> dict[str, Message]:
         "PreviewSchema": pb.PreviewSchemaRequest(topic_filter="home/t", name="s"),
         "DeleteBinding": pb.DeleteBindingRequest(topic_filter="home/#"),
         "DeleteSubject": pb.DeleteSubjectRequest(name="s"),
+        "UpdateShadow": pb.UpdateShadowRequest(thing="t", state={"desired": {"on": True}}),
+        "GetShadow": pb.GetShadowRequest(thing="t"),
+        "ListShadows": pb.ListShadowsRequest(thing="t"),
+        "DeleteShadow": pb.DeleteShadowRequest(thing="t"),
         "ListAudit": pb.ListAuditRequest(),
         "GetCluster": pb.GetClusterRequest(),
         "ChangeLeader": pb.ChangeLeaderRequest(node="n1"),
@@ -152,6 +156,8 @@ def rule_of(right: Right, request: Message) -> str:
     """The rule that gives a right, and nothing more."""
     words = {PUB: "publish", SUB: "subscribe"} if right.kind == TOPIC else {}
     does = words.get(right.action, Action.Name(right.action))
+    if "thing" in request.DESCRIPTOR.fields_by_name:
+        return f"allow {does} topic:$shadow/t/#"
     if right.each:
         return f"allow {does} topic:home/#"
     name = resource_of(right, request) or "*"
