@@ -89,7 +89,7 @@ class Shadows:
         """Change a shadow. Returns the answers, which the caller publishes, the accepted update first. Raises
         `ShadowRejected` and `StoreError`.
 
-        position: of the message that asks for it; None: none does. batch: positions of the messages that are not settled
+        position: of the message that asks for it; None: none does. batch: positions of messages that are not settled
         yet. One that has changed the shadow before is answered again, and changes nothing.
         """
         config = self.config
