@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
+import orjson
+
 CONNECTOR: Final = "connector/"
 LEASE: Final = "lease/"
 WORKER: Final = "worker/"
@@ -103,7 +105,8 @@ class Snapshot:
 
 
 async def read_snapshot(bucket: Bucket) -> Snapshot:
-    """Read the connectors, leases and workers. Entries that nobody can read are left out."""
+    """Read the connectors, leases and workers. Entries that nobody can read are left out: who may write
+    to the bucket may write anything."""
     found = Snapshot()
     async for entry in bucket.entries(LEASE):
         name, _, number = entry.key.removeprefix(LEASE).rpartition("/")
@@ -112,15 +115,17 @@ async def read_snapshot(bucket: Bucket) -> Snapshot:
             found.leases[TaskId(name, int(number))] = LeaseEntry(worker, entry.revision)
     async for entry in bucket.entries(WORKER):
         name = entry.key.removeprefix(WORKER)
-        plugins = _object(entry).get("plugins", ())
-        found.workers[name] = WorkerEntry(name, frozenset(map(str, plugins)), entry.revision)
+        plugins = _object(entry).get("plugins")
+        names = frozenset(map(str, plugins)) if isinstance(plugins, list) else frozenset()
+        found.workers[name] = WorkerEntry(name, names, entry.revision)
     async for entry in bucket.entries(CONNECTOR):
         name, fields = entry.key.removeprefix(CONNECTOR), _object(entry)
-        config = fields.get("config")
+        config, restarts = fields.get("config"), fields.get("restarts")
         if isinstance(config, dict):
-            restarts = fields.get("restarts") or {}
+            texts = {each: str(text) for each, text in config.items()}
             state = str(fields.get("state", "RUNNING"))
-            found.connectors[name] = ConnectorEntry(name, config, state, restarts, entry.revision)
+            counts = restarts if isinstance(restarts, dict) else {}
+            found.connectors[name] = ConnectorEntry(name, texts, state, counts, entry.revision)
     return found
 
 
@@ -136,7 +141,7 @@ def packed(fields: Mapping[str, Any]) -> bytes:
 
 def _object(entry: Entry) -> dict[str, Any]:
     try:
-        fields = json.loads(entry.value)
-    except ValueError:
+        fields = orjson.loads(entry.value)
+    except orjson.JSONDecodeError:  # also of JSON that is too deep
         return {}
     return fields if isinstance(fields, dict) else {}

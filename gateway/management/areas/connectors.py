@@ -119,7 +119,7 @@ class ConnectorsService:
                 await self._require_room()
             elif request.create:
                 raise RequestError(grpc.StatusCode.ALREADY_EXISTS, f"there is a connector {name!r}")
-            known = {} if entry is None else _read(entry)
+            known = {} if entry is None else _connector_of(entry)
             config = _changed(request, known.get("config", {}))
             errors = problems_of(config)
             if errors:
@@ -151,9 +151,9 @@ class ConnectorsService:
     async def restart_connector(self, request: pb.RestartConnectorRequest, manager: Manager) -> pb.Connector:
         async with self._changing:
             entry = await self._entry(request.name)
-            known = _read(entry)
+            known = _connector_of(entry)
             tasks = _tasks_of(request.name, await self._workers())
-            restarts = dict(known.get("restarts", {}))
+            restarts = dict(known["restarts"])
             if request.HasField("task"):
                 tasks = [task for task in tasks if task.id == request.task]
                 if not tasks:
@@ -171,7 +171,7 @@ class ConnectorsService:
     async def _change(self, name: str, manager: Manager, changes: Mapping[str, Any]) -> pb.Connector:
         async with self._changing:
             entry = await self._entry(name)
-            await self._put(name, {**_read(entry), **changes, "by": manager.name}, entry)
+            await self._put(name, {**_connector_of(entry), **changes, "by": manager.name}, entry)
         return await self._shown(await self._entry(name), await self._workers())
 
     # --- offsets
@@ -207,13 +207,13 @@ class ConnectorsService:
         for entry in await self._page(prefix, None, _MAX_OFFSETS):
             task, _, source = entry.key.decode()[len(prefix) :].partition("/")
             if task.isdecimal():
-                reply.offsets.add(task=int(task), source=unquote(source), offset=entry.value.decode(errors="replace"))
+                reply.offsets.add(task=int(task), source=unquote(source), offset=orjson.dumps(_read(entry)).decode())
         return reply
 
     async def _require_stopped(self, name: str) -> None:
         """Raise `RequestError` unless a connector that keeps offsets is stopped, and no worker runs a task of it."""
         entry = await self._entry(name)
-        known = _read(entry)
+        known = _connector_of(entry)
         if issubclass(_class_of(known["config"]), SinkConnector):
             text = f"{name!r} is a sink: its place is that of its group, `sluice group reset {_GROUP}{name}`"
             raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
@@ -229,7 +229,7 @@ class ConnectorsService:
         reply = pb.ListConnectWorkersReply()
         for worker_id, (said, heard_ms) in sorted((await self._workers()).items()):
             host, version = str(said.get("host", "")), str(said.get("version", ""))
-            tasks = len(said.get("tasks", ()))
+            tasks = len(said["tasks"])
             reply.workers.add(id=worker_id, host=host, version=version, heard_ms=heard_ms, tasks=tasks)
         return reply
 
@@ -238,7 +238,7 @@ class ConnectorsService:
         oldest = int(time.time() * 1000) - _GONE_MS
         entries = await self._page(_WORKER, None, _MAX_WORKERS)
         return {
-            entry.key.decode()[len(_WORKER) :]: (_read(entry), entry.put_ms)
+            entry.key.decode()[len(_WORKER) :]: (_said_of(entry), entry.put_ms)
             for entry in entries
             if entry.put_ms >= oldest
         }
@@ -246,13 +246,14 @@ class ConnectorsService:
     # --- what is shown
 
     async def _shown(self, entry: BucketEntry, workers: Workers) -> pb.Connector:
-        known, name = _read(entry), _name_of(entry)
-        config, wanted = known.get("config", {}), known.get("state", "RUNNING")
-        shown = pb.Connector(name=name, wanted=wanted, by=known.get("by", ""), set_ms=entry.put_ms)
+        known, name = _connector_of(entry), _name_of(entry)
+        config, wanted = known["config"], known["state"]
+        shown = pb.Connector(name=name, wanted=wanted, by=known["by"], set_ms=entry.put_ms)
         try:
             found = configured_class(config)
-        except InvalidSettings:
-            shown.config.update(config)
+        except InvalidSettings:  # without the plug-in nobody knows which settings are passwords
+            common = {each.name for each in common_settings(SinkConnector)}
+            shown.config.update({each: text if each in common else _MASK for each, text in config.items()})
         else:
             shown.type = "sink" if issubclass(found, SinkConnector) else "source"
             shown.config.update(_without_passwords(found, config))
@@ -340,6 +341,28 @@ def _read(entry: BucketEntry) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _connector_of(entry: BucketEntry) -> dict[str, Any]:
+    """What the entry of a connector says. Who may write to the bucket may write anything: what is not as it should be
+    is taken as missing."""
+    found = _read(entry)
+    config, restarts, state = found.get("config"), found.get("restarts"), found.get("state")
+    return {
+        "config": {name: str(text) for name, text in config.items()} if isinstance(config, dict) else {},
+        "state": state if state in _STATES else "RUNNING",
+        "by": str(found.get("by", "")),
+        "restarts": {name: count for name, count in restarts.items() if isinstance(count, int)}
+        if isinstance(restarts, dict)
+        else {},
+    }
+
+
+def _said_of(entry: BucketEntry) -> dict[str, Any]:
+    """What a heartbeat says, with a list of tasks."""
+    found = _read(entry)
+    tasks = found.get("tasks")
+    return {**found, "tasks": tasks if isinstance(tasks, list) else []}
+
+
 def _class_of(config: Mapping[str, str]) -> type[Connector]:
     """Raises `RequestError`."""
     try:
@@ -392,10 +415,10 @@ def _without_passwords(found: type[Connector], config: Mapping[str, str]) -> dic
 
 
 def _tasks_of(name: str, workers: Workers) -> list[pb.ConnectorTask]:
-    """The tasks of a connector, as workers report them, sorted by number."""
+    """The tasks of a connector, as workers report them, sorted by number. Of two reports the later one counts."""
     found: dict[int, pb.ConnectorTask] = {}
-    for worker_id, (said, _) in workers.items():
-        for each in said.get("tasks", ()):
+    for worker_id, (said, _) in sorted(workers.items(), key=lambda each: each[1][1]):
+        for each in said["tasks"]:
             try:
                 if each["connector"] != name:
                     continue

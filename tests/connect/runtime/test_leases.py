@@ -16,6 +16,7 @@ import pytest
 from cloud_sdk import Client, Unavailable
 from connect.api import ConnectError, Settings, SourceConnector, SourceContext, SourceRecord, SourceTask
 from connect.plugins import CONNECTORS
+from connect.runtime.entries import read_snapshot
 from connect.runtime.placement import Observer
 from connect.runtime.worker import Worker, WorkerSettings
 from tests.connect.memory_bucket import MemoryBucket, MemoryEntry
@@ -300,3 +301,19 @@ def test_a_silent_worker_is_dead_after_some_time_of_the_observer() -> None:
     assert observer.dead({"w": entry}, 130.0) == [entry]
     entry.revision = 2
     assert observer.dead({"w": entry}, 131.0) == []
+
+
+async def test_entries_that_nobody_can_read_do_no_harm() -> None:
+    bucket = MemoryBucket()
+    for key, value in {
+        "connector/a": b'{"config": {"connector.class": ["x"], "tasks.max": null}, "restarts": [1]}',
+        "connector/b": b'{"config": 5}',
+        "lease/a/0": b'{"worker": 5}',
+        "worker/w1": b'{"plugins": 5}',
+        "worker/w2": b"[" * 100_000,
+        "worker/w3": b"\xff",
+    }.items():
+        await bucket.put(key, value)
+    found = await read_snapshot(bucket)
+    assert list(found.connectors) == ["a"] and found.connectors["a"].restarts_of(0) == (0, 0)
+    assert (found.leases, {each.plugins for each in found.workers.values()}) == ({}, {frozenset()})

@@ -115,6 +115,32 @@ async def test_what_workers_say_is_shown(node: Node) -> None:
     ]
 
 
+async def test_entries_that_others_wrote_do_no_harm(node: Node) -> None:
+    """Whoever may write to the bucket may write anything there."""
+    await connect(node, "POST", "connectors", {"name": "a", "config": FILE})
+    wrong: dict[str, Any] = {
+        "connector/b": {"config": {**FILE, "topics": 5}, "state": [], "by": 7, "restarts": [1]},
+        "connector/c": {"config": 5, "restarts": {"connector": "x"}},
+        "worker/w": {"host": {}, "tasks": 5, "plugins": 5},
+        "offset/b/0/s": "none",
+    }
+    for key, value in wrong.items():
+        await put_entry(node, key, value)
+    status, listed = await connect(node, "GET", "connectors?expand=info&expand=status")
+    assert (status, sorted(listed), listed["b"]["info"]["config"]["topics"]) == (200, ["a", "b", "c"], "5")
+    assert (await connect(node, "POST", "connectors/b/restart"))[0] == 204
+    assert (await connect(node, "PUT", "connectors/c/pause"))[0] == 202
+    assert (await entry_of(node, "connector/b"))["restarts"] == {"connector": 1}
+    assert (await connect(node, "GET", "connectors/b/offsets"))[1]["offsets"][0]["offset"] == {}
+    assert (await ask(node, "GET", "api/v1/connect-workers"))[0] == 200
+
+
+async def test_settings_of_a_plug_in_that_is_missing_are_not_shown(node: Node) -> None:
+    await put_entry(node, "connector/a", {"config": {"connector.class": "gone", "topics": "t", "api.key": "hidden"}})
+    _, shown = await connect(node, "GET", "connectors/a/config")
+    assert shown == {"name": "a", "connector.class": "gone", "topics": "t", "api.key": "***"}
+
+
 async def test_offsets_of_a_source(node: Node) -> None:
     config = {"connector.class": "file-source", "directory": "in", "topic": "t"}
     assert (await connect(node, "POST", "connectors", {"name": "in", "config": config}))[0] == 201
