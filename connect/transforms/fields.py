@@ -1,7 +1,7 @@
 """Transforms of the fields of a value."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -9,6 +9,8 @@ from connect.api import DataError, Record, Setting, Settings, SettingType, Trans
 from connect.transforms.values import fields_of, text_of
 
 _LIST = SettingType.LIST
+_MAX_DEPTH: Final = 64  # of objects in objects
+_MAX_REPEATED: Final = 256 << 10  # characters
 
 
 class ExtractField(Transform):
@@ -112,15 +114,32 @@ class Flatten(Transform):
 
     def apply(self, record: Record) -> Record:
         if record.value is not None:
-            record.value = dict(self._flat(fields_of(record, self.name), ""))
+            record.value = _Flat(self._delimiter).of(fields_of(record, self.name))
         return record
 
-    def _flat(self, fields: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+
+class _Flat:
+    """The fields of one value. Each field repeats the names of those around it, so their size has a bound."""
+
+    def __init__(self, delimiter: str) -> None:
+        self._delimiter = delimiter
+        self._fields: dict[str, Any] = {}
+        self._repeated = 0  # characters
+
+    def of(self, fields: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
+        if depth > _MAX_DEPTH:
+            raise DataError(f"Flatten: the value has more than {_MAX_DEPTH} levels")
         for name, value in fields.items():
+            self._repeated += len(prefix)
+            if self._repeated > _MAX_REPEATED:
+                raise DataError(
+                    f"Flatten: the names of fields would be repeated in more than {_MAX_REPEATED} characters"
+                )
             if isinstance(value, dict):
-                yield from self._flat(value, f"{prefix}{name}{self._delimiter}")
+                self.of(value, f"{prefix}{name}{self._delimiter}", depth + 1)
             else:
-                yield prefix + name, value
+                self._fields[prefix + name] = value
+        return self._fields
 
 
 class ValueToKey(Transform):

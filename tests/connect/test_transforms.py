@@ -151,3 +151,15 @@ def test_what_converters_refuse_and_what_they_write() -> None:
             converter.to_payload(SourceRecord("t", value))
     assert json.to_payload(SourceRecord("t", {"d": Decimal("1.10"), "b": b"\xff"})) == b'{"d":"1.10","b":"/w=="}'
     assert [each.to_payload(SourceRecord("t", None)) for each in (json, text, raw)] == [b""] * 3
+
+
+def test_flatten_repeats_names_within_a_bound() -> None:
+    """A small message must not become a large one."""
+    wide = {"k" * 10_000: {str(number): 1 for number in range(100)}}
+    with pytest.raises(DataError, match="repeated in more than 262144 characters"):
+        value_of("Flatten", wide)
+    deep: Any = 1
+    for _ in range(100):
+        deep = {"a": deep}
+    with pytest.raises(DataError, match="more than 64 levels"):
+        value_of("Flatten", deep)

@@ -12,6 +12,7 @@ _MEASUREMENT: Final = re.compile(r"([, ])")
 _KEY: Final = re.compile(r"([,= ])")
 _QUOTED: Final = re.compile(r'(["\\])')
 _MAX_DEPTH: Final = 32  # of JSON
+_MAX_REPEATED: Final = 256 << 10  # characters
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
@@ -32,20 +33,31 @@ def line(measurement: str, tags: Mapping[str, str], fields: Mapping[str, str], t
     return f"{head} {values} {timestamp_ns}"
 
 
-def flat(value: Any, name: str = "", depth: int = 0) -> dict[str, Any]:
+def flat(value: Any) -> dict[str, Any]:
     """The numbers, texts and truth values of a JSON value by name; a value itself is named `value`, and a member of a
     member `a_b`. Arrays count their elements: `a_0`. Raises `DataError`."""
-    if depth > _MAX_DEPTH:
-        raise DataError(f"the value has more than {_MAX_DEPTH} levels")
-    if isinstance(value, dict):
-        members = value.items()
-    elif isinstance(value, list):
-        members = {str(place): each for place, each in enumerate(value)}.items()
-    else:
-        return {} if value is None else {name or "value": value}
     found: dict[str, Any] = {}
-    for own, each in members:
-        found |= flat(each, f"{name}_{own}" if name else own, depth + 1)
+    repeated = 0  # characters: each name has those of the members around it in it
+
+    def add(value: Any, name: str, depth: int) -> None:
+        nonlocal repeated
+        if depth > _MAX_DEPTH:
+            raise DataError(f"the value has more than {_MAX_DEPTH} levels")
+        if isinstance(value, dict):
+            members = value.items()
+        elif isinstance(value, list):
+            members = {str(place): each for place, each in enumerate(value)}.items()
+        else:
+            if value is not None:
+                found[name or "value"] = value
+            return
+        for own, each in members:
+            repeated += len(name)
+            if repeated > _MAX_REPEATED:
+                raise DataError(f"names would be repeated in more than {_MAX_REPEATED} characters")
+            add(each, f"{name}_{own}" if name else own, depth + 1)
+
+    add(value, "", 0)
     return found
 
 

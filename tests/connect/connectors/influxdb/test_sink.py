@@ -117,6 +117,8 @@ def test_a_value_may_be_deep_but_not_too_deep() -> None:
         deep = {"a": deep}
     with pytest.raises(DataError, match="more than 32 levels"):
         flat(deep)
+    with pytest.raises(DataError, match="repeated in more than 262144 characters"):
+        flat({"k" * 10_000: {str(number): 1 for number in range(100)}})
     with pytest.raises(DataError, match="ends with a backslash"):
         line("m", {"a": "b\\"}, {"f": "1"}, 0)
 
