@@ -20,7 +20,6 @@ from yarl import URL
 
 from connect.api import ConnectError, RetriableError, TaskContext
 
-_MAX_ANSWER: Final = 16 << 20  # bytes of a body
 _MAX_ERROR: Final = 200  # characters of an answer in an error
 _LONGEST_WAIT_S: Final = 3600.0  # that a server may ask for
 _TRY_AGAIN: Final = (408, 425, 429)
@@ -31,8 +30,7 @@ class Answer:
     """The answer to a request, with any status that is not one to try again after."""
 
     status: int
-    body: bytes
-    is_whole: bool = True  # the body was not cut at its limit
+    body: bytes  # cut at the limit of the client
 
     @property
     def is_success(self) -> bool:
@@ -53,9 +51,12 @@ class HttpClient:
         connect_timeout_s: float,
         timeout_s: float,
         max_connections: int,
+        max_answer: int,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        """max_answer: bytes of a body that are read."""
         self._context = context
+        self._max_answer = max_answer
         self._timeout_s = timeout_s
         connector = aiohttp.TCPConnector(
             limit=max_connections, resolver=_Resolver(context), use_dns_cache=False, ssl=True if tls is None else tls
@@ -80,11 +81,11 @@ class HttpClient:
             async with self._session.request(
                 method, address, data=body, headers=headers, allow_redirects=False
             ) as answer:
-                text = await _bounded(answer.content)
+                text = await _bounded(answer.content, self._max_answer)
                 if answer.status >= 500 or answer.status in _TRY_AGAIN:
                     wait_s = seconds_to_wait(answer.headers.get("Retry-After", ""), time())
                     raise RetriableError(_said(answer.status, text), retry_after_s=wait_s)
-                return Answer(answer.status, text[:_MAX_ANSWER], len(text) <= _MAX_ANSWER)
+                return Answer(answer.status, text)
         except TimeoutError:
             raise RetriableError(f"{_host(address)} has not answered within {self._timeout_s:g} s") from None
         except aiohttp.ClientConnectorCertificateError as error:
@@ -147,11 +148,11 @@ class _Resolver(AbstractResolver):
         await self._inner.close()
 
 
-async def _bounded(content: aiohttp.StreamReader) -> bytes:
-    """A body, or its first bytes, one more than the limit."""
+async def _bounded(content: aiohttp.StreamReader, most: int) -> bytes:
+    """A body, or its first bytes."""
     parts: list[bytes] = []
     size = 0
-    while size <= _MAX_ANSWER and (part := await content.read(_MAX_ANSWER + 1 - size)):
+    while size < most and (part := await content.read(most - size)):
         parts.append(part)
         size += len(part)
     return b"".join(parts)

@@ -1,7 +1,7 @@
 """Settings of connectors over HTTP, and the client that they describe."""
 
 from base64 import b64encode
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from connect.api import Setting, Settings, SettingType, TaskContext
@@ -9,6 +9,8 @@ from connect.connectors.common.tls import tls_context
 
 if TYPE_CHECKING:
     from connect.connectors.common.http_client import HttpClient
+
+_MAX_ANSWER: Final = 64 << 10  # bytes of an answer that says no more than that a request failed, and why
 
 
 def timeouts(connect: str, request: str) -> tuple[Setting, ...]:
@@ -52,9 +54,15 @@ def basic_auth(user: str | None, password: str | None) -> dict[str, str]:
 
 
 def http_client(
-    context: TaskContext, settings: Settings, connect: str, request: str, max_connections: int
+    context: TaskContext,
+    settings: Settings,
+    connect: str,
+    request: str,
+    max_connections: int,
+    max_answer: int = _MAX_ANSWER,
 ) -> "HttpClient":
-    """The client of a task. connect, request: the names of its settings of `timeouts`. Raises `ConnectError`."""
+    """The client of a task. connect, request: the names of its settings of `timeouts`. max_answer: bytes. Raises
+    `ConnectError`."""
     from connect.connectors.common.http_client import HttpClient  # noqa: PLC0415 (it imports aiohttp)
 
     return HttpClient(
@@ -62,5 +70,6 @@ def http_client(
         connect_timeout_s=settings[connect] / 1000,
         timeout_s=settings[request] / 1000,
         max_connections=max_connections,
+        max_answer=max_answer,
         tls=tls_context(context, settings),
     )

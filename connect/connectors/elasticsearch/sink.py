@@ -42,6 +42,7 @@ _TOO_LARGE: Final = 413
 _MAX_INDEX: Final = 255  # bytes
 _MAX_ID: Final = 512  # bytes
 _MAX_REASON: Final = 200  # characters
+_MAX_ANSWER: Final = 16 << 20  # bytes: it has an outcome for each document
 
 Item = tuple[SinkRecord, bytes]  # a message with the two lines of its document
 
@@ -127,7 +128,8 @@ class ElasticsearchSinkTask(SinkTask):
         self._headers["Content-Type"] = "application/x-ndjson"
         if settings["connection.api.key"]:
             self._headers["Authorization"] = f"ApiKey {settings['connection.api.key']}"
-        self._client = http_client(context, settings, _CONNECT_MS, _REQUEST_MS, settings["max.in.flight.requests"])
+        connections = settings["max.in.flight.requests"]
+        self._client = http_client(context, settings, _CONNECT_MS, _REQUEST_MS, connections, _MAX_ANSWER)
 
     async def put(self, records: Sequence[SinkRecord]) -> None:
         items = list(writable(records, self._lines, self._context))

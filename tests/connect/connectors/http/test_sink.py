@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from connect.api import ConnectError, InvalidSettings, RetriableError
+from connect.connectors.common.http_client import HttpClient
 from connect.connectors.http.sink import HttpSink
 from tests.connect.connectors.harness import Context, reasons, sent, settings_of, started
 from tests.connect.connectors.http_server import Got, Server, http_server
@@ -91,6 +92,14 @@ async def test_a_short_failure_is_tried_again_by_the_task(server: Server) -> Non
     async with started(HttpSink(), Context(), http_api_url=server.url, retry_backoff_ms="1") as task:
         await task.put([sent("a/b", b"x")])
     assert len(server.got) == 3
+
+
+async def test_of_a_large_answer_the_first_bytes_are_read(server: Server) -> None:
+    server.answer = lambda got: web.Response(status=422, text="no " * (1 << 20))
+    client = HttpClient(Context(), connect_timeout_s=9, timeout_s=9, max_connections=1, max_answer=1000)
+    answer = await client.send(server.url, b"x", {})
+    await client.close()
+    assert (answer.status, len(answer.body)) == (422, 1000)
 
 
 async def test_a_message_that_is_refused_is_rejected_alone(server: Server) -> None:
