@@ -41,5 +41,8 @@ def plan(name: str, config: Mapping[str, str], references: References) -> Plan:
 
 
 def _shown(name: str, config: Mapping[str, str], texts: list[str]) -> list[str]:
-    """What is wrong with a setting, which would show a secret that it refers to."""
-    return ["what it refers to is not valid"] if REFERENCE.search(str(config.get(name, ""))) else texts
+    """What is wrong with a setting, which would show a secret that it refers to. An error about a transform, a
+    predicate or a converter may be about any of its settings."""
+    group = name.removesuffix("type") if name.endswith(".type") else f"{name}."
+    about = (text for each, text in config.items() if each == name or each.startswith(group))
+    return ["what it refers to is not valid"] if any(REFERENCE.search(str(each)) for each in about) else texts

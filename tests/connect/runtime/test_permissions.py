@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from connect.api import ConnectError, RetriableError
+from connect.api import ConnectError, InvalidSettings, RetriableError
 from connect.runtime.permissions import Permissions
+from connect.runtime.planning import plan
 from connect.runtime.references import References
 
 PRIVATE = [
@@ -70,3 +71,21 @@ def test_secrets_are_those_that_the_worker_allows(tmp_path: Path, monkeypatch: p
         with pytest.raises(ConnectError) as caught:
             references.resolve({"x": wrong})
         assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("transforms.t.spec", "${env:PG_PASSWORD}"),
+        ("value.converter.schemas.enable", "${env:PG_PASSWORD}"),
+        ("tasks.max", "${env:PG_PASSWORD}"),
+    ],
+)
+def test_a_secret_is_in_no_error_of_a_setting(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PG_PASSWORD", "hidden")
+    config = {"connector.class": "file-sink", "topics": "a", "directory": "/x", name: text}
+    if name.startswith("transforms."):
+        config |= {"transforms": "t", "transforms.t.type": "Cast"}
+    with pytest.raises(InvalidSettings, match="what it refers to is not valid") as caught:
+        plan("c", config, References([], ["PG_*"]))
+    assert "hidden" not in str(caught.value)
