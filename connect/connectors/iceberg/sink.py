@@ -2,13 +2,15 @@
 Kafka Connect."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 import orjson
 
-from connect.api import Importance, Setting, SettingType, SinkConnector, SinkTask
+from connect.api import Importance, Setting, Settings, SettingType, SinkConnector, SinkTask
 from connect.connectors.common.table_settings import TABLE_SETTINGS
 from connect.connectors.iceberg.catalog_properties import properties_of
+from connect.connectors.iceberg.catalog_uri import uri_problem
 
 _TABLE: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 
@@ -39,8 +41,8 @@ class IcebergSink(SinkConnector):
         Setting("iceberg.catalog.type", "rest, or sql.", default="rest", choices=("rest", "sql")),
         Setting(
             "iceberg.catalog.uri",
-            "Where the catalog is: https://…, or the database as SQLAlchemy names it, such as "
-            "sqlite:////data/catalog.db (the worker has to allow it).",
+            "Where the catalog is: https://…, or the database as SQLAlchemy names it: sqlite:////data/catalog.db (the "
+            "worker has to allow it), or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE.",
             SettingType.PASSWORD,
             required=True,
             importance=Importance.HIGH,
@@ -58,6 +60,10 @@ class IcebergSink(SinkConnector):
         ),
         *TABLE_SETTINGS,
     )
+
+    def check(self, settings: Settings) -> Mapping[str, str]:
+        problem = uri_problem(settings["iceberg.catalog.type"], settings["iceberg.catalog.uri"])
+        return {"iceberg.catalog.uri": problem} if problem else {}
 
     def task(self) -> SinkTask:
         from connect.connectors.iceberg.sink_task import IcebergSinkTask  # noqa: PLC0415 (it imports PyIceberg)

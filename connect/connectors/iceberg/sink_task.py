@@ -11,6 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -26,12 +27,14 @@ from connect.api import ConnectError, Partition, RetriableError, Settings, SinkC
 from connect.connectors.common.columns import with_date
 from connect.connectors.common.local_files import sync
 from connect.connectors.common.one_line import error_line
-from connect.connectors.common.store_settings import require_endpoint
+from connect.connectors.common.store_settings import NAME, require_endpoint
 from connect.connectors.common.table_task import TableTask
-from connect.connectors.iceberg.catalog_properties import properties_of
+from connect.connectors.iceberg.catalog_properties import ENDPOINTS, properties_of, require_same
+from connect.connectors.iceberg.catalog_uri import database_hosts
 
 _SQLITE: Final = "sqlite:///"
-_ENDPOINTS: Final = ("s3.endpoint", "oauth2-server-uri", "gcs.service.host")
+_STORES: Final = ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs")
+_FOLDERS: Final = ("write.data.path", "write.metadata.path")  # properties of tables
 _FINAL: Final = (ConnectError, ForbiddenError, UnauthorizedError, ValueError, TypeError)
 
 
@@ -42,19 +45,22 @@ class IcebergSinkTask(TableTask):
         await super().start(settings, context)
         self._name = settings["iceberg.tables"]
         uri: str = settings["iceberg.catalog.uri"]
-        if uri.startswith(_SQLITE):
+        is_sql = settings["iceberg.catalog.type"] == "sql"
+        if is_sql and uri.startswith(_SQLITE):
             uri = _SQLITE + str(context.require_path(uri.removeprefix(_SQLITE)))
+        elif is_sql:
+            for host, port in database_hosts(uri):
+                await context.require_allowed(host, port)
         else:
             await require_endpoint(uri, context)
         self._properties = properties_of(settings["iceberg.catalog.properties"])
-        for name in _ENDPOINTS:
+        for name in ENDPOINTS:
             await require_endpoint(self._properties.get(name, ""), context)
         self._properties["uri"] = uri
         warehouse = settings["iceberg.catalog.warehouse"]
         if warehouse:
-            parts = urlsplit(warehouse)
-            is_local = parts.scheme in {"", "file"} and parts.path.startswith("/")
-            self._properties["warehouse"] = str(context.require_path(parts.path)) if is_local else warehouse
+            is_name = not is_sql and NAME.fullmatch(warehouse)
+            self._properties["warehouse"] = warehouse if is_name else self._place(warehouse)
         self._catalog = await asyncio.to_thread(_attempt, self._opened_catalog, "the catalog cannot be opened")
 
     def read_offsets(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
@@ -75,15 +81,33 @@ class IcebergSinkTask(TableTask):
 
         _attempt(write, f"nothing was written to the table {self._name}")
 
+    def _place(self, location: str) -> str:
+        """Where files may go: an object store, or a folder that the worker allows. Raises `ConnectError`."""
+        parts = urlsplit(location)
+        if parts.scheme in _STORES:
+            return location
+        if parts.scheme not in {"", "file"} or parts.netloc or not parts.path.startswith("/"):
+            raise ConnectError(f"files of a table cannot be at {location[:100]}")
+        return str(self._context.require_path(parts.path))
+
+    def _require_places(self, table: Table) -> None:
+        """Raise `ConnectError` if the catalog has the worker write elsewhere than it may."""
+        require_same(table.io.properties, self._properties)
+        for each in (table.location(), table.metadata_location, *(table.properties.get(name) for name in _FOLDERS)):
+            if each:
+                self._place(each)
+
     def _opened_catalog(self) -> Catalog:
         catalog = self._settings["iceberg.catalog"]
         if self._settings["iceberg.catalog.type"] == "sql":
             from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 (it imports SQLAlchemy)
 
             return SqlCatalog(catalog, **self._properties)
-        from pyiceberg.catalog.rest import RestCatalog  # noqa: PLC0415 (for this type only)
+        from connect.connectors.iceberg.rest_catalog import DirectRestCatalog  # noqa: PLC0415 (for this type only)
 
-        return RestCatalog(catalog, **self._properties)
+        opened = DirectRestCatalog(catalog, **self._properties)
+        require_same(opened.properties, self._properties)
+        return opened
 
     def _opened(self) -> Table:
         """The newest version of the table, with the columns that rows have."""
@@ -92,6 +116,7 @@ class IcebergSinkTask(TableTask):
             table: Table = self._catalog.load_table(self._name)
         except NoSuchTableError:
             table = self._created(wanted)
+        self._require_places(table)
         known = {each.name for each in table.schema().fields}
         missing = [name for name in wanted.names if name not in known]
         if missing and not self._settings["auto.evolve"]:
@@ -127,6 +152,8 @@ def _attempt(call: Callable[[], Any], what: str) -> Any:
         raise
     except CommitFailedException:
         raise RetriableError(f"{what}: another writer was faster") from None
+    except ValidationError:  # its text has parts of a file
+        raise ConnectError(f"{what}: its metadata cannot be read") from None
     except _FINAL as error:
         raise error if isinstance(error, ConnectError) else ConnectError(f"{what}: {error_line(error)}") from None
     except Exception as error:  # noqa: BLE001 (PyIceberg passes on errors of HTTP clients, SQL drivers, file systems)

@@ -240,6 +240,23 @@ async def test_levels_of_topics_cannot_leave_the_folder(tmp_path: Path) -> None:
         ({"store.url": "s3://key@bucket"}, "credentials are options"),
         ({"store.url": "s3://bucket", "store.options": "{"}, "the options are not JSON"),
         ({"store.url": "s3://bucket", "store.options": '{"proxy_url": "x"}'}, "there is no option proxy_url"),
+        ({"store.url": "s3://a:9000"}, "a bucket has letters"),
+        *(
+            (
+                {"store.url": "s3://bucket", "store.options": json.dumps({"endpoint": endpoint})},
+                "endpoint is http://HOST",
+            )
+            for endpoint in ("http:/127.0.0.1", "127.0.0.1:9", "http://127.0.0.1\\@example.com", "http://a@127.0.0.1")
+        ),
+        ({"store.url": "s3://bucket", "store.options": '{"region": "x@127.0.0.1/"}'}, "region is made of letters"),
+        ({"store.url": "az://bucket", "store.options": '{"account_name": "127.0.0.1/"}'}, "account_name is made of"),
+        (
+            {
+                "store.url": "gs://bucket",
+                "store.options": json.dumps({"service_account_key": '{"gcs_base_url": "https://127.0.0.1"}'}),
+            },
+            "without an address of its own",
+        ),
         ({"store.url": "file:///a", "store.options": '{"region": "x"}'}, "a folder has no options"),
         ({"store.url": "s3://bucket", "fields": "t:double"}, "columns are for format=parquet"),
         ({"store.url": "s3://bucket", "format": "parquet", "fields": "t:float"}, "fields are such as"),

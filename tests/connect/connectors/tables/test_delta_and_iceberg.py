@@ -15,6 +15,7 @@ from typing import Any
 import deltalake
 import duckdb
 import pytest
+from aiohttp import web
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -32,6 +33,7 @@ from sluice.demo.engine_servers import SeaweedServers, ServerMissing
 from sluice.demo.ports import lasting_ports
 from tests.connect.connectors.feeder import offsets
 from tests.connect.connectors.harness import Context, reasons, sent, settings_of
+from tests.connect.connectors.http_server import http_server
 
 ROOT = Path(__file__).parents[4]
 FLEET, PLANT = Partition("fleet", 0), Partition("plant", 2)
@@ -229,6 +231,14 @@ async def test_endpoints_at_private_addresses_are_refused() -> None:
         ({"iceberg.catalog.properties": "{"}, "the properties are not JSON"),
         ({"iceberg.catalog.properties": '{"py-io-impl": "os"}'}, "the property 'py-io-impl' cannot be set"),
         ({"iceberg.catalog.properties": '{"s3.proxy-uri": "x"}'}, "the property 's3.proxy-uri' cannot be set"),
+        ({"iceberg.catalog.properties": '{"adls.account-host": "x"}'}, "cannot be set"),
+        ({"iceberg.catalog.properties": '{"s3.region": "x@127.0.0.1/"}'}, "s3.region is made of letters"),
+        ({"iceberg.catalog.type": "sql", "iceberg.catalog.uri": "sqlite+pysqlite:////etc/x"}, "sqlite:///PATH or"),
+        ({"iceberg.catalog.type": "sql", "iceberg.catalog.uri": "sqlite:////data/x?uri=true"}, "sqlite:///PATH or"),
+        (
+            {"iceberg.catalog.type": "sql", "iceberg.catalog.uri": "postgresql://db.example/x?host=/run"},
+            "sqlite:///PATH or",
+        ),
         ({"fields": "date:string"}, "there is already a column date"),
     ],
 )
@@ -236,6 +246,51 @@ def test_settings_that_cannot_work_are_refused(given: dict[str, str], problem: s
     with pytest.raises(InvalidSettings) as raised:
         settings_of(IcebergSink(), {"iceberg.tables": "a.b", "iceberg.catalog.uri": "https://h"} | given)
     assert problem in str(raised.value)
+
+
+async def test_a_database_of_a_catalog_at_a_private_address_is_refused() -> None:
+    given = {"iceberg.tables": "a.b", "iceberg.catalog.type": "sql", "iceberg.catalog.uri": "postgresql://127.0.0.1/x"}
+    with pytest.raises(ConnectError, match="private address"):
+        await IcebergSink().task().start(settings_of(IcebergSink(), given), Context(is_private_allowed=False))
+
+
+@pytest.mark.parametrize("warehouse", ["relative", "file:relative", "file://host/folder", "hdfs://host/folder"])
+async def test_a_warehouse_is_a_store_or_a_folder(tmp_path: Path, warehouse: str) -> None:
+    lake = Lake("iceberg", tmp_path)
+    with pytest.raises(ConnectError, match="files of a table cannot be at"):
+        async with lake.task(iceberg_catalog_warehouse=warehouse):
+            raise AssertionError
+
+
+async def test_a_catalog_does_not_lead_the_worker_elsewhere(tmp_path: Path) -> None:
+    """A table, too, says where its files are, and which addresses are asked."""
+    lake = Lake("iceberg", tmp_path)
+    async with lake.task() as task:
+        await task.open([FLEET])
+    catalog = SqlCatalog("iceberg", uri=f"sqlite:///{tmp_path}/catalog.db")
+    table = catalog.load_table("plant.messages")
+    for name, value, problem in (
+        ("write.data.path", "hdfs://10.0.0.1/x", "files of a table cannot be at hdfs"),
+        ("s3.endpoint", "http://10.0.0.1", "the catalog sets s3.endpoint"),
+        ("s3.region", "x@10.0.0.1/", "the catalog is wrong: s3.region"),
+    ):
+        with table.transaction() as transaction:
+            transaction.set_properties({name: value})
+        async with lake.task() as task:
+            with pytest.raises(ConnectError, match=problem):
+                await task.open([FLEET])
+        with table.transaction() as transaction:
+            transaction.remove_properties(name)
+
+
+async def test_a_catalog_that_redirects_is_not_followed(tmp_path: Path) -> None:
+    async with http_server() as server:
+        server.answer = lambda got: web.Response(status=302, headers={"Location": f"{server.url}/elsewhere"})
+        task = IcebergSink().task()
+        given = {"iceberg.tables": "a.b", "iceberg.catalog.uri": server.url}
+        with pytest.raises(RetriableError):
+            await task.start(settings_of(IcebergSink(), given), Context())
+        assert [each.path for each in server.got] == ["/v1/config"]
 
 
 @pytest.mark.slow
