@@ -19,6 +19,7 @@ _STATE: Final = FLAG_RETAIN | FLAG_TRACK_ID | FLAG_ADDRESSED | FLAG_WILL
 _WAITS: Final = FLAG_HELD | FLAG_REVIVED
 _SPECIAL: Final = _STATE | _WAITS
 _MAX_MATCHES: Final = 1 << 16  # topics whose matching filters are cached
+_NONE: Final[list[bytes]] = []
 _MAX_REMEMBERED: Final = 256  # bytes of a cached topic: topics of 65,535 bytes would need gigabytes
 
 # (commit, start, reference, flags, topic, offset in the topic queue) of a message that also changes a state view
@@ -143,10 +144,17 @@ class Dispatcher:
             return
         if filter_offsets is None:
             filter_offsets = commit.filter_offsets = [()] * len(offsets)
-        matches = [self._filters_of(topic) for topic in topics]
+        matches: dict[bytes, list[bytes]] = {}  # of those topics that have any
+        for topic in set(topics):
+            filters = self._filters_of(topic)
+            if filters:
+                matches[topic] = filters
         self._tails.enter_messages(topics, refs, offsets, self._learn)
+        if not matches:
+            filter_offsets += [()] * len(topics)
+            return
         for i in range(len(topics)):
-            filters = matches[i]
+            filters = matches.get(topics[i], _NONE)
             if not filters:
                 filter_offsets.append(())
                 continue
