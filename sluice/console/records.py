@@ -23,7 +23,7 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
         "length": record.length_of(data, at),
         "time_ms": record.store_time_of(data, at),
         "epoch": int.from_bytes(data[at + 12 : at + 16], "little"),
-        "kind": Kind(kind).name.lower(),
+        "kind": Kind(kind).name.lower() if kind in Kind.__members__.values() else f"unknown_{kind}",
     }
     if kind != Kind.MESSAGE:
         fields = to_json(msgspec.msgpack.decode(payload))

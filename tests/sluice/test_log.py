@@ -12,6 +12,7 @@ from gateway.auth.credentials.scram import new_user
 from gateway.broker.append import append
 from record.layout import FLAG_HALF, FLAG_HELD, FLAG_REVIVED, Kind
 from sluice.cli import main
+from sluice.console.records import describe
 from store import control
 from store.config import StoreConfig
 from store.data_folder import Folder
@@ -44,6 +45,21 @@ def test_verify_counts_a_whole_log(data: Path, capsys: pytest.CaptureFixture[str
     found = json.loads(capsys.readouterr().out)
     assert found["records"] == sum(segment["records"] for segment in found["segments"]) == 23
     assert found["damage"] == []
+
+
+async def test_dump_prints_changes_of_buckets_and_kinds_of_a_newer_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    engine = await Engine.open(tmp_path, StoreConfig())
+    await append(engine, [control.EntryPut(b"1", 0).frame(b"a/k"), control.EntryRemoved().frame(b"a/k")])
+    await engine.close()
+    assert main(["log", "dump", "--data-dir", str(tmp_path)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert 'entry_put a/k {"value": "1", "expected": 0}' in first
+    assert "entry_removed a/k" in second
+    newer = bytearray(control.EntryRemoved().frame(b"a/k"))
+    newer[11] = 99  # its kind
+    assert describe(bytes(newer), 0)["kind"] == "unknown_99"
 
 
 def test_dump_by_range_topic_and_kind(data: Path, capsys: pytest.CaptureFixture[str]):
