@@ -30,7 +30,7 @@ PREFIX: Final = "/connect"
 _METHODS: Final = {method.request.DESCRIPTOR.name: method for method in METHODS if method.service == "Connectors"}
 _ACCEPTED: Final = 202
 _CREATED: Final = 201
-_CONFLICT: Final = 409
+_SHOWN: Final = 200  # characters of a path
 
 Handler = Callable[[web.Request, Manager], Awaitable[web.Response]]
 
@@ -45,6 +45,7 @@ class ConnectRestApi:
     def add_to(self, app: web.Application) -> None:
         one = "/connectors/{name:[^/]+}"
         routes: list[tuple[str, str, Handler]] = [
+            ("GET", "", self._root),
             ("GET", "/", self._root),
             ("GET", "/connectors", self._list),
             ("POST", "/connectors", self._create),
@@ -70,6 +71,7 @@ class ConnectRestApi:
         ]
         for verb, path, handler in routes:
             app.router.add_route(verb, PREFIX + path, partial(self._answer, handler))
+        app.router.add_route("*", PREFIX + "{rest:(/.*)?}", _unknown)
 
     async def _answer(self, handler: Handler, request: web.Request) -> web.Response:
         try:
@@ -166,7 +168,7 @@ class ConnectRestApi:
         only_failed = request.query.get("onlyFailed", "false") == "true"
         asked = pb.RestartConnectorRequest(name=request.match_info["name"], only_failed=only_failed)
         found = await self._ask(asked, manager)
-        if "includeTasks" in request.query or "onlyFailed" in request.query:
+        if only_failed or request.query.get("includeTasks", "false") == "true":
             return _json(_status_of(found), _ACCEPTED)
         return web.Response(status=204)
 
@@ -235,6 +237,10 @@ class ConnectRestApi:
         reply = await self._ask(asked, manager)
         rows = [{"definition": _definition_of(each), "value": _value_of(each)} for each in reply.settings]
         return _json({"name": name, "error_count": reply.error_count, "groups": ["Common"], "configs": rows})
+
+
+async def _unknown(request: web.Request) -> web.Response:
+    return _error_of(404, f"there is no {request.method} {request.path[:_SHOWN]}")
 
 
 def _texts(config: Mapping[str, Any]) -> dict[str, str]:

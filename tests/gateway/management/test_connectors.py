@@ -106,7 +106,8 @@ async def test_what_workers_say_is_shown(node: Node) -> None:
     assert (await connect(node, "POST", "connectors/a/tasks/5/restart"))[0] == 404
     assert (await connect(node, "POST", "connectors/a/restart?includeTasks=true&onlyFailed=true"))[0] == 202
     assert (await connect(node, "POST", "connectors/a/restart"))[0] == 204
-    assert (await entry_of(node, "connector/a"))["restarts"] == {"1": 2, "connector": 1}
+    assert (await connect(node, "POST", "connectors/a/restart?includeTasks=false&onlyFailed=false"))[0] == 204
+    assert (await entry_of(node, "connector/a"))["restarts"] == {"1": 2, "connector": 2}
     _, listed = await ask(node, "GET", "api/v1/connect-workers")
     assert [(each["id"], each["host"], each["tasks"]) for each in listed["workers"]] == [
         ("w1", "h1", 2),
@@ -139,6 +140,13 @@ async def test_settings_of_a_plug_in_that_is_missing_are_not_shown(node: Node) -
     await put_entry(node, "connector/a", {"config": {"connector.class": "gone", "topics": "t", "api.key": "hidden"}})
     _, shown = await connect(node, "GET", "connectors/a/config")
     assert shown == {"name": "a", "connector.class": "gone", "topics": "t", "api.key": "***"}
+
+
+async def test_paths_that_there_are_not_have_errors_of_connect(node: Node) -> None:
+    assert (await connect(node, "GET", ""))[0] == 200
+    for verb, path in (("GET", "admin/loggers"), ("PUT", "connectors"), ("GET", "connectors/a/tasks/x/status")):
+        error = {"error_code": 404, "message": f"there is no {verb} /connect/{path}"}
+        assert await connect(node, verb, path) == (404, error)
 
 
 async def test_offsets_of_a_source(node: Node) -> None:
