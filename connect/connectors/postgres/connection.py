@@ -51,9 +51,12 @@ async def connect(settings: Settings, context: TaskContext, **more: Any) -> Asyn
     Raises `RetriableError` if the database is away, `ConnectError` if it refuses or the worker may not connect to it.
     """
     uri = settings["connection.uri"]
-    for host, port in hosts(uri):
+    found = hosts(uri)
+    for host, port in found:
         await context.require_allowed(host, port)
     given: dict[str, Any] = {
+        "host": ",".join(host for host, _ in found),  # so that libpq uses those that were checked
+        "port": ",".join(str(port) for _, port in found),
         "application_name": f"sluice-{context.connector}-{context.task}",
         **_PARAMETERS,
         **parameters(settings, context),

@@ -12,6 +12,9 @@ DEFAULT_PORT: Final = 5432
 _SCHEMES: Final = ("postgresql", "postgres")
 # Others could read files of the worker or lead it to hosts that nobody checked.
 _PARAMETERS: Final = frozenset({"application_name", "channel_binding", "options", "sslmode", "target_session_attrs"})
+# Libpq reads other URIs in other ways than Python does: its user ends at the first @, wherever that is, and it knows no
+# fragment.
+_URI: Final = re.compile(r"[a-z]+://([^@/?#\s]*@)?[A-Za-z0-9._,:%\[\]-]*(/[^@/?#\s]*)?(\?[^@#\s]*)?")
 _REFERENCE: Final = re.compile(r"\$\{[^}]*\}")  # to a secret, which only the worker resolves
 
 
@@ -44,6 +47,8 @@ def _uri_problem(uri: str) -> str | None:
         return "it begins with postgresql://"
     if ":" in parts.netloc.rpartition("@")[0]:
         return "the password belongs into connection.password, which is never shown"
+    if not _URI.fullmatch(uri):
+        return "it has a space, or one @, # or ? too many: in a name they are %20, %40, %23 and %3F"
     if any("/" in host for host, _ in found):
         return "a host is a name or an address: sockets of files are not supported"
     if unknown := {name for name, _ in parameters} - _PARAMETERS:

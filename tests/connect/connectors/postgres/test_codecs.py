@@ -33,6 +33,16 @@ from tests.connect.connectors.harness import sent, settings_of
         ("postgresql://h/d?passfile=/etc/shadow", "parameters are not supported: passfile"),
         ("postgresql://h/d?host=other", "parameters are not supported: host"),
         ("postgresql://[::1/d", "it is not a URI"),
+        *(
+            (f"postgresql://{each}", "too many: in a name they are")  # libpq would connect to 10.0.0.1
+            for each in (
+                "u@10.0.0.1,x@example.com/d",
+                "example.com#@10.0.0.1/d",
+                "example.com#?hostaddr=10.0.0.1",
+                "example.com?application_name=x@10.0.0.1/d",
+                "example.com/d#?hostaddr=10.0.0.1",
+            )
+        ),
         ("se-cret", "the URI has no host"),
     ],
 )
