@@ -1,5 +1,6 @@
 """`http-sink`: messages to an HTTP endpoint, such as a webhook. Its settings are those of Confluent's HTTP sink."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -9,6 +10,7 @@ from urllib.parse import quote, urlsplit
 
 from connect.api import (
     ConnectError,
+    DataError,
     Importance,
     Setting,
     Settings,
@@ -33,6 +35,7 @@ _REQUEST_MS: Final = "http.request.timeout.ms"
 _RESERVED: Final = ("content-length", "host", "transfer-encoding", "connection", "webhook-")
 _UNAUTHORIZED: Final = (401, 403, 407)
 _OF_CONTENT: Final = (400, 413, 422)  # perhaps because of one message of several
+_UPWARDS: Final = re.compile(r"/\.\.?(/|$)")
 _JSON: Final = "application/json"
 _LINES: Final = "application/x-ndjson"
 
@@ -179,7 +182,10 @@ class HttpSinkTask(SinkTask):
             part = to_json(parsed(record.value))  # so a text of several lines is one, and an array is valid
         else:
             part = raw(record.value)
-        return self._url.of(record, partial(quote, safe="")), part
+        url = self._url.of(record, partial(quote, safe=""))
+        if _UPWARDS.search(url.partition("?")[0]):
+            raise DataError("a part of the path of the URL would be . or .., which leads to another path")
+        return url, part
 
     async def _deliver(self, request: Request) -> None:
         url, items = request

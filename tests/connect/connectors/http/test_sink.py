@@ -94,6 +94,13 @@ async def test_a_short_failure_is_tried_again_by_the_task(server: Server) -> Non
     assert len(server.got) == 3
 
 
+async def test_a_message_does_not_lead_to_another_path(server: Server) -> None:
+    context = Context()
+    async with started(HttpSink(), context, http_api_url=server.url + "/in/${level2}?of=${level2}") as task:
+        await task.put([sent("a/..", b"x"), sent("a/.", b"x", 1), sent("a/...", b"x", 2)])
+    assert ([got.path for got in server.got], len(reasons(context))) == (["/in/..."], 2)
+
+
 async def test_of_a_large_answer_the_first_bytes_are_read(server: Server) -> None:
     server.answer = lambda got: web.Response(status=422, text="no " * (1 << 20))
     client = HttpClient(Context(), connect_timeout_s=9, timeout_s=9, max_connections=1, max_answer=1000)
