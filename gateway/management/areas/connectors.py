@@ -38,6 +38,7 @@ _MAX_CONFIG: Final = 64 << 10  # bytes
 _MAX_CONNECTORS: Final = 1000
 _MAX_WORKERS: Final = 1000
 _MAX_OFFSETS: Final = 10_000
+_MAX_PARENTS: Final = 64  # topic filters of a connector
 _MASK: Final = "***"  # in place of a password
 _GONE_MS: Final = 60_000  # a worker that has said nothing for so long is not shown as one that runs tasks
 _STATES: Final = ("RUNNING", "PAUSED", "STOPPED")
@@ -267,10 +268,26 @@ class ConnectorsService:
         elif wanted != "STOPPED" and len(failed) == len(shown.tasks):
             shown.state, shown.trace = "FAILED", failed[0].trace
         if shown.type == "sink":
-            progress = await self._store.group_progress((_GROUP + name).encode())
-            if progress is not None:
-                shown.lag = progress.lag
+            lag = await self._lag((_GROUP + name).encode(), config.get("topics", ""))
+            if lag is not None:
+                shown.lag = lag
         return shown
+
+    async def _lag(self, group: bytes, topics: str) -> int | None:
+        """How many messages a sink is behind; None: it has not begun. A transactional one is no member of its group,
+        but commits offsets for it."""
+        progress = await self._store.group_progress(group)
+        if progress is not None:
+            return progress.lag
+        lag: int | None = None
+        parents = {each.strip().partition("/")[0].encode() for each in topics.split(",")}
+        for parent in sorted(parents)[:_MAX_PARENTS]:
+            offsets = await self._store.group_offsets(group, parent)
+            if offsets:
+                found = enumerate(await self._store.partition_bounds(parent))
+                behind = (bounds.end - max(offsets.get(number, 0), bounds.begin) for number, bounds in found)
+                lag = (lag or 0) + sum(max(0, each) for each in behind)
+        return lag
 
     # --- entries
 

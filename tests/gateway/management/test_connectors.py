@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from cloud_sdk import Client
 from connect.plugins import CONNECTORS
 from gateway.broker.append import append
 from gateway.node.node import Node
@@ -25,7 +26,7 @@ FILE = {"connector.class": "file-sink", "topics": "sensors/#", "directory": "out
 async def node(make_node: MakeNode) -> Node:
     """Everybody may manage connectors."""
     made = await make_node()
-    await set_rules(made, "", "allow * cluster:connectors")
+    await set_rules(made, "", "allow * cluster:connectors", "allow * topic:#", "allow * group:*")
     return made
 
 
@@ -140,6 +141,19 @@ async def test_settings_of_a_plug_in_that_is_missing_are_not_shown(node: Node) -
     await put_entry(node, "connector/a", {"config": {"connector.class": "gone", "topics": "t", "api.key": "hidden"}})
     _, shown = await connect(node, "GET", "connectors/a/config")
     assert shown == {"name": "a", "connector.class": "gone", "topics": "t", "api.key": "***"}
+
+
+async def test_the_lag_of_a_transactional_sink_is_that_of_its_offsets(node: Node) -> None:
+    config = {"connector.class": "sqlite-sink", "topics": "t/#,u/#", "connection.path": "a.db"}
+    await connect(node, "POST", "connectors", {"name": "a", "config": config})
+    assert "lag" not in (await ask(node, "GET", "api/v1/connectors/a"))[1]
+    async with Client(f"127.0.0.1:{node.ports.grpc}") as client:
+        sent = [await client.send("t/x", b"1") for _ in range(3)]
+        ends = {each.partition: each.end for each in await client.partitions("t") if each.end}
+        assert len(sent) == sum(ends.values())
+        partition, end = next(iter(ends.items()))
+        await client.commit_offsets("connect-a", "t", {partition: end - 1})
+    assert (await ask(node, "GET", "api/v1/connectors/a"))[1]["lag"] == str(len(sent) - end + 1)
 
 
 async def test_paths_that_there_are_not_have_errors_of_connect(node: Node) -> None:
