@@ -213,6 +213,7 @@ docs: ## build the site of docs/ into build/site
 
 proto: $(ALL) ## generate the gRPC stubs, and the management surface with its description and its table of rights
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. connect/connectors/sparkplug/proto/sparkplug_b.proto
 	@$(BIN)/python -m tests.openapi
 
 # Broker and clients of Debian, for tests and benchmarks; where they cannot be had, those tests say so and skip.

@@ -87,6 +87,7 @@ CONNECTORS: Final = Plugins(
         "redis-source": "connect.connectors.redis.source:RedisSource",
         "sluice-sink": "connect.connectors.sluice.sink:SluiceSink",
         "smtp-sink": "connect.connectors.smtp.sink:SmtpSink",
+        "sparkplug-sink": "connect.connectors.sparkplug.sink:SparkplugSink",
         "sqlite-sink": "connect.connectors.sqlite.sink:SqliteSink",
     },
     {},

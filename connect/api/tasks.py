@@ -46,6 +46,10 @@ class SinkContext(TaskContext, Protocol):
         Otherwise the other system would have an offset behind a record that is nowhere. Other tasks need not call it.
         """
 
+    async def publish(self, records: Sequence[SourceRecord]) -> None:
+        """Store messages in this log, in order: what a task makes of others, or asks devices for. Their values are
+        `bytes`. Raises `RetriableError` and `ConnectError`; some of them may be stored then."""
+
 
 class SourceContext(TaskContext, Protocol):
     """What a worker does for a source task."""

@@ -3,13 +3,13 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from cloud_sdk import Busy, Client, Unavailable
-from connect.api import ConnectError, RetriableError, Settings, SinkTask, SourceTask
+from cloud_sdk import Busy, Client, OutgoingMessage, SluiceError, Unavailable
+from connect.api import ConnectError, RetriableError, Settings, SinkTask, SourceRecord, SourceTask
 from connect.configuration import Configuration
 from connect.runtime.entries import Bucket, TaskId
 from connect.runtime.figures import Figures
@@ -50,6 +50,39 @@ class Context:
 
     def require_path(self, path: str) -> Path:
         return self._permissions.require_path(path)
+
+
+class ContextOfSink(Context):
+    """What a runner does for a sink task, of any kind."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._client = job.client
+
+    async def publish(self, records: Sequence[SourceRecord]) -> None:
+        """See `SinkContext.publish`."""
+        try:
+            await self._client.send_many(
+                [
+                    OutgoingMessage(
+                        each.topic,
+                        each.value,
+                        qos=each.qos,
+                        retain=each.retain,
+                        properties=each.headers or None,
+                        content_type=each.content_type,
+                        response_topic=each.response_topic,
+                        correlation_data=each.correlation_data,
+                        message_expiry=each.message_expiry,
+                        keys=() if each.key is None else (each.key,),
+                    )
+                    for each in records
+                ]
+            )
+        except SluiceError as error:
+            if is_transient(error):
+                raise RetriableError(f"the node is away: {error}") from error
+            raise ConnectError(f"messages cannot be published: {error}") from error
 
 
 class Runner(ABC):

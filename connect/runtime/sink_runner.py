@@ -19,7 +19,7 @@ from typing import Final
 from cloud_sdk import Delivery, SimpleConsumer, SluiceError
 from connect.api import DataError, RetriableError, SinkConnector, SinkRecord, SinkTask
 from connect.runtime.dead_letters import dead_letter_of, send_dead_letters
-from connect.runtime.job import Context, Job, Runner, is_transient
+from connect.runtime.job import ContextOfSink, Job, Runner, is_transient
 from connect.runtime.pipeline import record_of
 from connect.runtime.retries import Stopped
 from connect.runtime.subscriptions import Subscription, subscriptions_of
@@ -45,7 +45,7 @@ class _Batch:
     bytes: int
 
 
-class SinkContextOfTask(Context):
+class SinkContextOfTask(ContextOfSink):
     """Gathers the records that a `put` rejects."""
 
     def __init__(self, job: Job) -> None:

@@ -21,7 +21,7 @@ from connect.api import (
     TransactionalSinkTask,
 )
 from connect.runtime.dead_letters import dead_letter_of, send_dead_letters
-from connect.runtime.job import Context, Runner, is_transient
+from connect.runtime.job import ContextOfSink, Runner, is_transient
 from connect.runtime.pipeline import record_of
 from connect.runtime.retries import Retry, Stopped, sleep
 from connect.runtime.subscriptions import Subscription, subscriptions_of
@@ -35,7 +35,7 @@ _LEAST_READ: Final = 16 << 10  # bytes of one read of a partition, whatever the 
 _PAUSE_S: Final = 1.0  # after the node could not be reached
 
 
-class TransactionalContext(Context):
+class TransactionalContext(ContextOfSink):
     """Stores rejected records before the task commits."""
 
     def __init__(self, runner: Runner) -> None:

@@ -12,7 +12,7 @@ PAGE = (Path(__file__).parents[2] / "docs/connect.md").read_text(encoding="utf-8
 BLOCKS = [block for block in re.findall(r"```properties\n(.*?)```", PAGE, re.S) if "connector.class=" in block]
 SINKS = (
     *("http-sink", "influxdb-sink", "clickhouse-sink", "elasticsearch-sink", "smtp-sink", "object-store-sink"),
-    *("delta-sink", "iceberg-sink", "sqlite-sink"),
+    *("delta-sink", "iceberg-sink", "sqlite-sink", "sparkplug-sink"),
 )
 
 

@@ -32,6 +32,7 @@ class Context:
     is_private_allowed: bool = True
     asked: list[tuple[str, int]] = field(default_factory=list)
     rejected: list[tuple[SinkRecord, Exception]] = field(default_factory=list)
+    published: list[SourceRecord] = field(default_factory=list)
     stored_rejects: int = 0  # how many of them are stored as dead letters
     is_tolerant: bool = True
     offsets: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by source
@@ -50,6 +51,9 @@ class Context:
 
     async def offset(self, source: str = "") -> Mapping[str, Any] | None:
         return self.offsets.get(source)
+
+    async def publish(self, records: Sequence[SourceRecord]) -> None:
+        self.published += records
 
     async def store_rejected(self) -> None:
         if not self.is_tolerant:

@@ -1,0 +1,1 @@
+"""Sparkplug B of the Eclipse Foundation: https://sparkplug.eclipse.org/specification/"""

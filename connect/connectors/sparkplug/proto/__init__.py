@@ -1,0 +1,1 @@
+"""The payload of Sparkplug B; `make proto` generates the code."""
