@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
 _BATCH: Final = 200
+_BATCH_BYTES: Final = 4 << 20  # aimed at: a request cannot name them
 _WAIT_S: Final = 5.0  # of one request; the next one follows at once
 _MAX_HELD_BYTES: Final = 64 << 20
 _NOT_PROPERTIES: Final = ("nats-", "status", "description", "content-type")  # headers of the server, and of its own
@@ -84,6 +85,7 @@ class NatsSourceTask(SourceTask):
         self._client: Client | None = None
         self._pulls: JetStreamContext.PullSubscription | None = None
         self._unacknowledged: Unacknowledged[Msg] = Unacknowledged()
+        self._batch = 1  # messages of the next request
 
     async def start(self, settings: Settings, context: SourceContext) -> None:
         self._settings = settings
@@ -137,7 +139,9 @@ class NatsSourceTask(SourceTask):
         while not records:
             pulls = await self._subscribe()
             try:
-                messages = await pulls.fetch(_BATCH, timeout=_WAIT_S)
+                messages = await pulls.fetch(self._batch, timeout=_WAIT_S)
+                largest = max(len(message.data) for message in messages)
+                self._batch = min(_BATCH, 4 * self._batch, max(1, _BATCH_BYTES // max(1, largest)))
                 for message in messages:
                     record = self._record(message)
                     if record is not None:

@@ -118,6 +118,20 @@ async def test_source_goes_on_after_what_is_stored(servers: NatsServers) -> None
             assert info.num_pending == 0
 
 
+async def test_source_asks_for_few_large_messages_at_once(servers: NatsServers) -> None:
+    given = {"nats_servers": url(servers), "nats_stream": "LARGE"}
+    async with stream(servers, "LARGE", "large.>") as jetstream:
+        for _ in range(20):
+            await jetstream.publish("large.x", bytes(1_000_000))
+        async with started(NatsSource(), Context("large"), **given) as task:
+            counts: list[int] = []
+            while sum(counts) < 20:
+                records = await task.poll()
+                await task.committed(records)
+                counts.append(len(records))
+    assert max(counts) <= 4
+
+
 async def test_both_directions_do_not_loop(servers: NatsServers) -> None:
     given = {"nats_servers": url(servers)}
     async with (
