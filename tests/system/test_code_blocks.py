@@ -26,7 +26,18 @@ PAGES = (
     "README.md",
     *(
         f"docs/{name}.md"
-        for name in ("console", "operations", "events", "schemas", "shadow", "mqtt", "sdk", "streaming", "history")
+        for name in (
+            "console",
+            "operations",
+            "events",
+            "schemas",
+            "shadow",
+            "home",
+            "mqtt",
+            "sdk",
+            "streaming",
+            "history",
+        )
     ),
 )
 ALL = [block for page in (*PAGES, "docs/pipelines.md", "docs/rocketmq.md") for block in blocks(ROOT / page, ROOT)]
