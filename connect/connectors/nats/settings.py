@@ -56,7 +56,7 @@ def where(settings: Settings) -> str:
 
 async def connected(settings: Settings, context: TaskContext) -> "Client":
     """A client that returns to the servers by itself for a while, and then is closed. Raises `ConnectError`."""
-    from nats.aio.client import Client  # noqa: PLC0415 (nodes load connectors without it)
+    from connect.connectors.nats.client import ConfiguredServersClient  # noqa: PLC0415 (it imports the client of NATS)
 
     parts = [urlsplit(each) for each in settings["nats.servers"]]
     for each in parts:
@@ -76,7 +76,7 @@ async def connected(settings: Settings, context: TaskContext) -> "Client":
         if "uthorization" in str(error) or "uthentication" in str(error):
             refusal = str(error)  # the server hangs up on who is not allowed, which is the next error
 
-    client = Client()
+    client = ConfiguredServersClient()
     timeout_s: Any = settings["nats.request.timeout.ms"] / 1_000
     pause_s: Any = 0.5  # an int by its annotation only
     try:
