@@ -15,6 +15,7 @@ from connect.api import (
     SourceRecord,
     SourceTask,
 )
+from connect.connectors.common.batch_size import BatchSize
 from connect.connectors.common.clusters import SOURCE_ALIAS, TARGET_ALIAS, alias_settings, cross
 from connect.connectors.common.topic_mapping import MAPPING, TopicMapping
 from connect.connectors.common.unacknowledged import Unacknowledged
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
 _BATCH: Final = 200
-_BATCH_BYTES: Final = 4 << 20  # aimed at: a request cannot name them
+_BATCH_BYTES: Final = 4 << 20
 _WAIT_S: Final = 5.0  # of one request; the next one follows at once
 _MAX_HELD_BYTES: Final = 64 << 20
 _NOT_PROPERTIES: Final = ("nats-", "status", "description", "content-type")  # headers of the server, and of its own
@@ -85,7 +86,7 @@ class NatsSourceTask(SourceTask):
         self._client: Client | None = None
         self._pulls: JetStreamContext.PullSubscription | None = None
         self._unacknowledged: Unacknowledged[Msg] = Unacknowledged()
-        self._batch = 1  # messages of the next request
+        self._batch = BatchSize(_BATCH, _BATCH_BYTES)
 
     async def start(self, settings: Settings, context: SourceContext) -> None:
         self._settings = settings
@@ -139,9 +140,8 @@ class NatsSourceTask(SourceTask):
         while not records:
             pulls = await self._subscribe()
             try:
-                messages = await pulls.fetch(self._batch, timeout=_WAIT_S)
-                largest = max(len(message.data) for message in messages)
-                self._batch = min(_BATCH, 4 * self._batch, max(1, _BATCH_BYTES // max(1, largest)))
+                messages = await pulls.fetch(self._batch.count, timeout=_WAIT_S)
+                self._batch.note(max(len(message.data) for message in messages))
                 for message in messages:
                     record = self._record(message)
                     if record is not None:

@@ -19,6 +19,7 @@ from connect.api import (
     SourceRecord,
     SourceTask,
 )
+from connect.connectors.common.batch_size import BatchSize
 from connect.connectors.common.clusters import SOURCE_ALIAS, TARGET_ALIAS, alias_settings, cross
 from connect.connectors.common.topic_mapping import MAPPING, TopicMapping
 from connect.connectors.common.unacknowledged import Unacknowledged
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _BATCH: Final = 500
+_BATCH_BYTES: Final = 4 << 20
 _OWN: Final = ("value", "topic", "id", "key", "content-type")  # fields that are no user properties
 _NEW: Final = ">"  # entries that the group has given to nobody
 
@@ -92,6 +94,7 @@ class RedisSourceTask(SourceTask):
         self._context = context
         self._source = settings[SOURCE_ALIAS] or where(settings)
         self._streams: list[str] = settings["redis.stream.name"]
+        self._batch = BatchSize(_BATCH, _BATCH_BYTES // len(self._streams))  # entries of each stream
         self._group = settings["redis.stream.consumer.group"] or f"sluice-{context.connector}"
         self._consumer = f"{context.connector}-{context.task}"
         await self._connect()
@@ -126,7 +129,11 @@ class RedisSourceTask(SourceTask):
             while not records:
                 client = await self._connect()
                 with explained(self._settings):
-                    for stream, entries in await self._read(client):
+                    found = await self._read(client)
+                    sizes = [sum(map(len, fields.values())) for _, entries in found for _, fields in entries if fields]
+                    if sizes:
+                        self._batch.note(max(sizes))
+                    for stream, entries in found:
                         for identifier, fields in entries:
                             record = self._record(stream, fields)
                             place = (stream, identifier)
@@ -147,7 +154,7 @@ class RedisSourceTask(SourceTask):
         """Some entries, in this order: own ones that were not acknowledged, those that others left, and new ones."""
         answer: Any  # by its annotations, what any version of the protocol may have
         for stream, behind in list(self._pending.items()):
-            answer = await client.xreadgroup(self._group, self._consumer, {stream: behind}, count=_BATCH)
+            answer = await client.xreadgroup(self._group, self._consumer, {stream: behind}, count=self._batch.count)
             entries = answer[0][1] if answer else []
             if entries:
                 self._pending[stream] = entries[-1][0]
@@ -158,14 +165,14 @@ class RedisSourceTask(SourceTask):
             idle_ms = self._settings["redis.stream.claim.idle.ms"]
             claimed = []
             for stream in self._streams:
-                answer = await client.xautoclaim(stream, self._group, self._consumer, idle_ms, count=_BATCH)
+                answer = await client.xautoclaim(stream, self._group, self._consumer, idle_ms, count=self._batch.count)
                 claimed.append((stream, answer[1]))
             if any(entries for _, entries in claimed):
                 return claimed
             self._claim_at = loop.time() + idle_ms / 1_000
         streams: Any = dict.fromkeys(self._streams, _NEW)
         block_ms = max(1, int(min(BLOCK_S, self._claim_at - loop.time()) * 1_000))
-        answer = await client.xreadgroup(self._group, self._consumer, streams, count=_BATCH, block=block_ms)
+        answer = await client.xreadgroup(self._group, self._consumer, streams, count=self._batch.count, block=block_ms)
         return [(stream.decode(), entries) for stream, entries in answer]
 
     def _record(self, stream: str, fields: Fields) -> SourceRecord | None:
