@@ -8,6 +8,7 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -80,6 +81,9 @@ class ConnectorsService:
         if request.name:
             config.setdefault("name", request.name)
         found, errors = _class_of(config), problems_of(config)
+        for name in _passwords(config):
+            if config[name] == _MASK:  # stays as it is
+                errors.pop(name, None)
         reply = pb.ValidateConnectorReply(connector_class=found.name, error_count=sum(map(bool, errors.values())))
         for setting in (*common_settings(found), *found.settings):
             shown = _setting(setting)
@@ -250,14 +254,10 @@ class ConnectorsService:
         known, name = _connector_of(entry), _name_of(entry)
         config, wanted = known["config"], known["state"]
         shown = pb.Connector(name=name, wanted=wanted, by=known["by"], set_ms=entry.put_ms)
-        try:
-            found = configured_class(config)
-        except InvalidSettings:  # without the plug-in nobody knows which settings are passwords
-            common = {each.name for each in common_settings(SinkConnector)}
-            shown.config.update({each: text if each in common else _MASK for each, text in config.items()})
-        else:
-            shown.type = "sink" if issubclass(found, SinkConnector) else "source"
-            shown.config.update(_without_passwords(found, config))
+        hidden = _passwords(config)
+        shown.config.update({each: _MASK if each in hidden else text for each, text in config.items()})
+        with suppress(InvalidSettings):
+            shown.type = "sink" if issubclass(configured_class(config), SinkConnector) else "source"
         for task in _tasks_of(name, workers):
             shown.tasks.append(task)
         shown.worker = next((task.worker for task in shown.tasks if task.worker), "")
@@ -391,7 +391,12 @@ def _class_of(config: Mapping[str, str]) -> type[Connector]:
 def _changed(request: pb.SetConnectorRequest, known: Mapping[str, str]) -> dict[str, str]:
     """The settings after a change. Raises `RequestError`."""
     config = {**known, **request.config} if request.merge else dict(request.config)
-    config = {name: known.get(name, value) if value == _MASK else value for name, value in config.items() if value}
+    config = {name: value for name, value in config.items() if value}
+    for name in _passwords(config):
+        if config[name] == _MASK:
+            if name not in known:
+                raise invalid(f"{name}: {_MASK} is shown in place of a password, and there is none yet")
+            config[name] = known[name]
     if config.setdefault("name", request.name) != request.name:
         raise invalid(f"the setting `name` is {config['name'][:150]!r}, and the connector {request.name!r}")
     return config
@@ -426,9 +431,13 @@ def _text_of(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _without_passwords(found: type[Connector], config: Mapping[str, str]) -> dict[str, str]:
-    hidden = {each.name for each in found.settings if each.type is SettingType.PASSWORD}
-    return {name: _MASK if name in hidden else value for name, value in config.items()}
+def _passwords(config: Mapping[str, str]) -> set[str]:
+    """The settings whose values are not shown. Without the plug-in nobody knows which are passwords."""
+    try:
+        found = configured_class(config)
+    except InvalidSettings:
+        return config.keys() - {each.name for each in common_settings(SinkConnector)}
+    return {each.name for each in found.settings if each.type is SettingType.PASSWORD and each.name in config}
 
 
 def _tasks_of(name: str, workers: Workers) -> list[pb.ConnectorTask]:

@@ -249,6 +249,25 @@ async def test_passwords_are_not_shown_again(node: Node) -> None:
     assert (kept[secret], kept["topics"]) == ("s3cret", "u")
 
 
+async def test_three_stars_stand_for_a_password_that_is_set_alone(node: Node) -> None:
+    mask = {"transforms": "m", "transforms.m.type": "MaskField", "transforms.m.fields": "a"}
+    hook = {"connector.class": "http-sink", "topics": "t/#", "http.api.url": "https://h/", **mask}
+    hook["transforms.m.replacement"] = "---"
+    status, error = await connect(node, "PUT", "connectors/h/config", {**hook, "webhook.secret": "***"})
+    assert (status, error["message"]) == (
+        400,
+        "webhook.secret: *** is shown in place of a password, and there is none yet",
+    )
+    secret = "whsec_" + "A" * 32
+    assert (await connect(node, "PUT", "connectors/h/config", {**hook, "webhook.secret": secret}))[0] == 201
+    changed = {**hook, "webhook.secret": "***", "transforms.m.replacement": "***"}
+    _, found = await connect(node, "PUT", "connector-plugins/http-sink/config/validate", {**changed, "name": "h"})
+    assert found["error_count"] == 0
+    assert (await connect(node, "PUT", "connectors/h/config", changed))[0] == 200
+    kept = (await entry_of(node, "connector/h"))["config"]
+    assert (kept["webhook.secret"], kept["transforms.m.replacement"]) == (secret, "***")
+
+
 async def test_a_stranger_may_not_manage_connectors(make_node: MakeNode) -> None:
     node = await make_node(http__auth=["password"])
     status, error = await connect(node, "GET", "connectors")
