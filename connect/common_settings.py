@@ -25,7 +25,9 @@ def _topics(filters: list[str]) -> str | None:
 
 
 def _topic(name: str) -> str | None:
-    return "a topic has no wildcards" if "+" in name or "#" in name or not name else None
+    if "+" in name or "#" in name:
+        return "a topic has no wildcards"
+    return "topics that begin with $ are the node's" if name.startswith("$") else None
 
 
 def _few(names: list[str]) -> str | None:

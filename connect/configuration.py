@@ -21,8 +21,10 @@ from connect.api import (
 )
 from connect.common_settings import NAME, common_settings
 from connect.plugins import CONNECTORS, CONVERTERS, PREDICATES, TRANSFORMS, Plugins, UnknownPlugin
+from matcher.names import matches
 
 REFERENCE: Final = re.compile(r"\$\{(file|env):([^}]*)\}")
+_DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 _TEXT_CONVERTERS: Final = (
     "text",
     "org.apache.kafka.connect.storage.StringConverter",
@@ -97,6 +99,9 @@ def _read(config: Mapping[str, str], *, has_references: bool) -> Configuration |
         reader.add({name: [text] for name, text in connector.check(own).items()})
     if common.get("name") is not None and not re.fullmatch(NAME, common["name"]):
         reader.add({"name": ["letters, digits, dots, dashes and underscores are allowed, at most 128"]})
+    dead_letters = common.get(_DEAD_LETTERS)
+    if dead_letters and any(matches(each.encode(), dead_letters.encode()) for each in common.get("topics") or ()):
+        reader.add({_DEAD_LETTERS: ["the connector reads this topic: its dead letters would come again and again"]})
     for name in ("key.converter", "header.converter"):
         if common.get(name) not in (*_TEXT_CONVERTERS, None):
             reader.add({name: ["keys and headers are texts: use text"]})

@@ -39,6 +39,8 @@ def test_a_configuration_is_read() -> None:
         ("value.converter.other", "1", "there is no such setting"),
         ("errors.tolerance", "some", "one of none, all"),
         ("errors.deadletterqueue.topic.name", "a/+", "no wildcards"),
+        ("errors.deadletterqueue.topic.name", "$kv/connect/worker/w", "are the node's"),
+        ("errors.deadletterqueue.topic.name", "a/dead", "the connector reads this topic"),
         ("colour", "red", "there is no such setting"),
         ("transforms", "t", ""),
         ("transforms.t.type", "Cast", "there is no such setting"),
