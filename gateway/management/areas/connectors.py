@@ -20,6 +20,7 @@ from connect.api import Connector, InvalidSettings, Setting, SettingType, SinkCo
 from connect.common_settings import common_settings
 from connect.configuration import configured_class, problems_of
 from connect.plugins import CONNECTORS
+from gateway.management.areas.connector_entries import STATES, connector_of, fields_of, said_of
 from gateway.management.paging import AT_ONCE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
@@ -42,7 +43,6 @@ _MAX_OFFSETS: Final = 10_000
 _MAX_PARENTS: Final = 64  # topic filters of a connector
 _MASK: Final = "***"  # in place of a password
 _GONE_MS: Final = 60_000  # a worker that has said nothing for so long is not shown as one that runs tasks
-_STATES: Final = ("RUNNING", "PAUSED", "STOPPED")
 _OF_TASK: Final = (  # what a heartbeat says of a task beside its number and state
     "trace",
     "records_in",
@@ -116,15 +116,15 @@ class ConnectorsService:
 
     async def set_connector(self, request: pb.SetConnectorRequest, manager: Manager) -> pb.Connector:
         name = _checked(request.name)
-        if request.wanted and request.wanted not in _STATES:
-            raise invalid(f"a connector is {', '.join(_STATES)}, and not {request.wanted[:40]!r}")
+        if request.wanted and request.wanted not in STATES:
+            raise invalid(f"a connector is {', '.join(STATES)}, and not {request.wanted[:40]!r}")
         async with self._changing:
             entry = await self._find(name)
             if entry is None:
                 await self._require_room()
             elif request.create:
                 raise RequestError(grpc.StatusCode.ALREADY_EXISTS, f"there is a connector {name!r}")
-            known = {} if entry is None else _connector_of(entry)
+            known = {} if entry is None else connector_of(entry)
             config = _changed(request, known.get("config", {}))
             errors = problems_of(config)
             if errors:
@@ -156,7 +156,7 @@ class ConnectorsService:
     async def restart_connector(self, request: pb.RestartConnectorRequest, manager: Manager) -> pb.Connector:
         async with self._changing:
             entry = await self._entry(request.name)
-            known = _connector_of(entry)
+            known = connector_of(entry)
             tasks = _tasks_of(request.name, await self._workers())
             restarts = dict(known["restarts"])
             if request.HasField("task"):
@@ -176,7 +176,7 @@ class ConnectorsService:
     async def _change(self, name: str, manager: Manager, changes: Mapping[str, Any]) -> pb.Connector:
         async with self._changing:
             entry = await self._entry(name)
-            await self._put(name, {**_connector_of(entry), **changes, "by": manager.name}, entry)
+            await self._put(name, {**connector_of(entry), **changes, "by": manager.name}, entry)
         return await self._shown(await self._entry(name), await self._workers())
 
     # --- offsets
@@ -212,13 +212,15 @@ class ConnectorsService:
         for entry in await self._page(prefix, None, _MAX_OFFSETS):
             task, _, source = entry.key.decode()[len(prefix) :].partition("/")
             if task.isdecimal():
-                reply.offsets.add(task=int(task), source=unquote(source), offset=orjson.dumps(_read(entry)).decode())
+                reply.offsets.add(
+                    task=int(task), source=unquote(source), offset=orjson.dumps(fields_of(entry)).decode()
+                )
         return reply
 
     async def _require_stopped(self, name: str) -> None:
         """Raise `RequestError` unless a connector that keeps offsets is stopped, and no worker runs a task of it."""
         entry = await self._entry(name)
-        known = _connector_of(entry)
+        known = connector_of(entry)
         if issubclass(_class_of(known["config"]), SinkConnector):
             text = f"{name!r} is a sink: its place is that of its group, `sluice group reset {_GROUP}{name}`"
             raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
@@ -243,7 +245,7 @@ class ConnectorsService:
         oldest = int(time.time() * 1000) - _GONE_MS
         entries = await self._page(_WORKER, None, _MAX_WORKERS)
         return {
-            entry.key.decode()[len(_WORKER) :]: (_said_of(entry), entry.put_ms)
+            entry.key.decode()[len(_WORKER) :]: (said_of(entry), entry.put_ms)
             for entry in entries
             if entry.put_ms >= oldest
         }
@@ -251,7 +253,7 @@ class ConnectorsService:
     # --- what is shown
 
     async def _shown(self, entry: BucketEntry, workers: Workers) -> pb.Connector:
-        known, name = _connector_of(entry), _name_of(entry)
+        known, name = connector_of(entry), _name_of(entry)
         config, wanted = known["config"], known["state"]
         shown = pb.Connector(name=name, wanted=wanted, by=known["by"], set_ms=entry.put_ms)
         hidden = _passwords(config)
@@ -347,37 +349,6 @@ def _checked(name: str) -> str:
 
 def _name_of(entry: BucketEntry) -> str:
     return entry.key.decode()[len(_CONNECTOR) :]
-
-
-def _read(entry: BucketEntry) -> dict[str, Any]:
-    """The JSON object of an entry; an empty one if somebody else has written something else there."""
-    try:
-        found = orjson.loads(entry.value)
-    except orjson.JSONDecodeError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _connector_of(entry: BucketEntry) -> dict[str, Any]:
-    """What the entry of a connector says. Who may write to the bucket may write anything: what is not as it should be
-    is taken as missing."""
-    found = _read(entry)
-    config, restarts, state = found.get("config"), found.get("restarts"), found.get("state")
-    return {
-        "config": {name: str(text) for name, text in config.items()} if isinstance(config, dict) else {},
-        "state": state if state in _STATES else "RUNNING",
-        "by": str(found.get("by", "")),
-        "restarts": {name: count for name, count in restarts.items() if isinstance(count, int)}
-        if isinstance(restarts, dict)
-        else {},
-    }
-
-
-def _said_of(entry: BucketEntry) -> dict[str, Any]:
-    """What a heartbeat says, with a list of tasks."""
-    found = _read(entry)
-    tasks = found.get("tasks")
-    return {**found, "tasks": tasks if isinstance(tasks, list) else []}
 
 
 def _class_of(config: Mapping[str, str]) -> type[Connector]:
