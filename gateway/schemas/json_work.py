@@ -9,7 +9,9 @@ from gateway.schemas.errors import InvalidSchema, shortened
 _MAX_EVALUATIONS: Final = 100  # of subschemas at one place of a payload
 _MAX_SUBSCHEMAS: Final = 2_000
 _MAX_LEVELS: Final = 64  # of a schema
-_VALUES: Final = 10  # objects and arrays of an enum that cost as much as an evaluation; others are looked up
+_LOOKS: Final = 10  # at a name, a pattern or a value of a schema, which cost as much as an evaluation
+_NUMBER: Final = 20  # looks at a number of an enum: it is compared exactly with numbers that have a fraction
+_EXACT: Final = 4  # evaluations of multipleOf or of a number in const: numbers may have 309 digits
 _MAX_PAYLOAD_LEVELS: Final = 1_024  # that orjson reads
 _FOREIGN: Final = ("$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary")
 
@@ -54,7 +56,7 @@ def evaluations(document: Any) -> int:
         if most > _MAX_EVALUATIONS:
             raise InvalidSchema(
                 f"some value may be evaluated more than {_MAX_EVALUATIONS} times: there are too many subschemas of "
-                "allOf, anyOf, $ref and the like, or objects in enum"
+                "allOf, anyOf, $ref and the like, or numbers, objects or arrays in enum"
             )
         if depth and deeper == counts:
             break
@@ -75,9 +77,9 @@ def _nodes(document: Any) -> list[_Node]:
     found = []
     for schema in schemas:
         node = _Node()
-        values = schema.get("enum")
-        if isinstance(values, list):
-            node.cost += sum(isinstance(each, list | dict) for each in values) // _VALUES
+        node.cost += _looks(schema) // _LOOKS
+        if "multipleOf" in schema or isinstance(schema.get("const"), int | float):
+            node.cost += _EXACT
         if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
             node.times = 2  # what is unevaluated is found by evaluating the others again
         if "$ref" in schema:
@@ -96,7 +98,26 @@ def _nodes(document: Any) -> list[_Node]:
                     if keyword in keywords:
                         place.append(numbers[id(each)])
         found.append(node)
+    # Patterns are looked at for each property, also those whose subschemas are true or false, which are no nodes.
+    for schema, node in zip(schemas, found.copy(), strict=True):
+        patterns = sum(isinstance(each, bool) for each in schema.get("patternProperties", {}).values())
+        if patterns >= _LOOKS:
+            node.of_each.append(len(found))
+            found.append(_Node(cost=patterns // _LOOKS))
     return found
+
+
+def _looks(schema: Mapping[str, Any]) -> int:
+    """What an evaluation looks at one by one, beside subschemas that are objects."""
+    found = 0
+    values = schema.get("enum")
+    if isinstance(values, list) and not all(each is None or isinstance(each, str) for each in values):
+        # Texts alone are looked up.
+        found += sum(_NUMBER if isinstance(each, int | float) else 1 for each in values)
+    for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+        names = schema.get(keyword)
+        found += len(names) if isinstance(names, dict) else 0
+    return found + sum(isinstance(each, bool) for keyword, each in subschemas(schema) if keyword in _LISTS)
 
 
 def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

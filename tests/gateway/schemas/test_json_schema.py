@@ -87,13 +87,52 @@ def test_schemas_that_would_be_evaluated_too_often_are_refused() -> None:
 
 
 def test_schemas_that_are_evaluated_often_check_smaller_payloads() -> None:
-    many = {"items": {"allOf": [{"multipleOf": 0.1}] * 90}}
+    many = {"items": {"allOf": [{"minimum": 0.1}] * 90}}
     schema(many).check(b"[" + b"1," * 10_000 + b"1]")
     assert "more than 23045 bytes" in fault(many, b"[" + b"1," * 20_000 + b"1]")
-    assert "not JSON" in fault({"enum": list(range(5000))}, b" " * 200_000)
+    assert "not JSON" in fault({"enum": [str(number) for number in range(5000)]}, b" " * 200_000)
     assert "more than 190650 bytes" in fault({"enum": [[number] for number in range(100)]}, b" " * 200_000)
-    with pytest.raises(InvalidSchema, match="objects in enum"):
+    with pytest.raises(InvalidSchema, match="objects or arrays in enum"):
         schema({"enum": [{"a": number} for number in range(1000)]})
+
+
+@pytest.mark.parametrize(
+    ("keywords", "max_payload"),
+    [
+        ({"enum": [1, 2, 3]}, 262_144),
+        ({"enum": list(range(30))}, 34_379),
+        ({"enum": ["a"] + [1] * 30}, 34_379),
+        ({"multipleOf": 0.1}, 262_144),
+        ({"const": 1}, 262_144),
+        ({"anyOf": [{"const": 1}] * 18}, 23_045),
+        ({"allOf": [{"multipleOf": 0.1}] * 18}, 23_045),
+        ({"dependentRequired": {str(number): [] for number in range(200)}}, 99_864),
+        ({"dependentSchemas": {str(number): True for number in range(200)}}, 99_864),
+        ({"patternProperties": {str(number): True for number in range(200)}}, 104_857),
+        ({"anyOf": [False] * 200 + [True]}, 99_864),
+        ({"properties": {str(number): {} for number in range(1000)}}, 262_144),
+    ],
+)
+def test_keywords_that_look_at_many_names_or_values_check_smaller_payloads(
+    keywords: dict[str, object], max_payload: int
+) -> None:
+    few = {"items": keywords}
+    assert "not JSON" in fault(few, b" " * max_payload)
+    assert "bytes, and larger payloads" in fault(few, b" " * (max_payload + 1))
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"enum": list(range(5000))},
+        {"dependentRequired": {str(number): [] for number in range(5000)}},
+        {"dependentSchemas": {str(number): True for number in range(4000)}},
+        {"patternProperties": {str(number): True for number in range(4000)}},
+    ],
+)
+def test_schemas_that_look_at_thousands_of_values_are_refused(keywords: dict[str, object]) -> None:
+    with pytest.raises(InvalidSchema, match="evaluated more than 100 times"):
+        schema({"items": keywords})
 
 
 def test_hostile_payloads_end() -> None:
