@@ -21,7 +21,7 @@ import psycopg
 
 from benchmarks.brokers import BrokerUnavailable, Launch, free_port, run
 from cloud_sdk import Client, OutgoingMessage
-from connect.api import Partition, Settings, SinkRecord, TransactionalSinkTask, read_settings
+from connect.api import Partition, Settings, SinkRecord, SourceRecord, TransactionalSinkTask, read_settings
 from connect.connectors.postgres.sink import PostgresSink
 from connect.converters.json import JsonConverter
 from connect.runtime.worker import Worker, WorkerSettings
@@ -49,6 +49,9 @@ class _Task:
 
     async def store_rejected(self) -> None:
         pass
+
+    async def publish(self, records: Sequence[SourceRecord]) -> None:
+        raise NotImplementedError  # no sink that is measured does so
 
 
 class Stopwatch:
