@@ -22,7 +22,7 @@ _PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "doub
 class AvroSchema:
     """A compiled Avro schema."""
 
-    __slots__ = ("_parsed", "named", "root", "text")
+    __slots__ = ("_parsed", "canonical", "named", "root", "text")
     kind: Final = "AVRO"
 
     def __init__(self, text: str) -> None:
@@ -43,13 +43,12 @@ class AvroSchema:
             raise InvalidSchema("it is too deep") from error
         self.root: Any = self._parsed
         _Sizes(self.named).check(self.root)
-
-    @property
-    def canonical(self) -> bytes:
-        """Equal for schemas that read the same: Avro's parsing canonical form, with the defaults of fields."""
-        return orjson.dumps(
-            [to_parsing_canonical_form(self._parsed), _defaults(self.root)], option=orjson.OPT_SORT_KEYS
-        )
+        try:  # Equal for schemas that read the same: Avro's parsing canonical form, with the defaults of fields.
+            self.canonical = orjson.dumps(
+                [to_parsing_canonical_form(self._parsed), _defaults(self.root)], option=orjson.OPT_SORT_KEYS
+            )
+        except TypeError as error:
+            raise InvalidSchema(shortened(f"names, aliases or defaults are not those of Avro: {error}")) from error
 
     def check(self, payload: bytes) -> None:
         """Raises `InvalidPayload`."""

@@ -73,6 +73,7 @@ def test_logical_types_are_read_as_what_they_are_made_of() -> None:
         ({"type": "record", "name": "R"}, "have no bytes"),
         ({"type": "fixed", "name": "F", "size": "a"}, "is a number of bytes"),
         ({"type": "fixed", "name": "F", "size": -1}, "is a number of bytes"),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "aliases": 5}, "names, aliases or defaults"),
         ("null", "have no bytes"),
         (record(field("r", ["null", "R"])), "R contains itself"),
         (record(field("n", "null")), "the field n has no bytes"),
