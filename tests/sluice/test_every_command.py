@@ -127,6 +127,7 @@ def test_a_stopped_node_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "reading.json").write_text("{}", encoding="utf-8")  # which examples name
     code, lines = run(words_of(found, "--data-dir", str(stopped)), capsys, monkeypatch)
     assert code == 1
     assert lines == [f"{found.prog}: no node runs on {stopped}: use `sluice show` to read the folder"]

@@ -22,6 +22,7 @@ from gateway.node.node import Node
 from gateway.node.services import rpc_limits
 from gateway.observe.service_clients import ServiceClients
 from gateway.rpc.status import RequestError
+from gateway.shadows.shadows import Shadows
 from record.layout import FLAG_DELAYED, FLAG_HALF, FLAG_RETAIN
 from store.api import PopRequest, Start, dead_letter_queue
 from tests.gateway.conftest import MakeNode
@@ -68,6 +69,7 @@ class Surface:
                 node._authority,
                 node._services.rules,
                 node._schemas,
+                Shadows(engine, config.shadow, rpc_limits(config)),
             )
         )
 
