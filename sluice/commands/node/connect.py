@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.console.command import Arguments, Subparsers, UsageError, declare
+from sluice.console.command import Arguments, CommandError, Subparsers, UsageError, declare
 
 if TYPE_CHECKING:
     from gateway.config.connect import ConnectConfig
@@ -28,6 +28,10 @@ _SETTINGS: Final = {
     "secret_variable": "secret_variables",
 }
 _DEFAULT_HOST: Final = "127.0.0.1:7070"
+_RULES: Final = (
+    "docs/connect.md has the rules that a worker needs, such as"
+    " `sluice acl set --user NAME 'allow PUB,SUB topic:$kv/connect/#'`"
+)
 
 
 def add(subparsers: Subparsers) -> None:
@@ -90,7 +94,7 @@ def run_worker(config: "ConnectConfig", ready: int = 1, lifeline: int = -1) -> i
 
 
 async def _work(config: "ConnectConfig", ready: int, lifeline: int) -> int:
-    from cloud_sdk import Client, Credentials, Tls  # noqa: PLC0415
+    from cloud_sdk import Client, Credentials, NotAllowed, Tls  # noqa: PLC0415
     from connect.runtime.worker import Worker, WorkerSettings  # noqa: PLC0415
     from gateway.node.service_manager import heartbeat_of  # noqa: PLC0415
     from sluice.kernel import release  # noqa: PLC0415
@@ -128,7 +132,10 @@ async def _work(config: "ConnectConfig", ready: int, lifeline: int) -> int:
         line = f"sluice connect: worker {worker.id} uses {config.host or _DEFAULT_HOST}\n"
         os.write(ready, line.encode())
         heartbeat = heartbeat_of(ready, lifeline)
-        await worker.run()
+        try:
+            await worker.run()
+        except NotAllowed as error:
+            raise CommandError(f"{error}: {_RULES}") from error
         if heartbeat is not None:
             heartbeat.stop()
     return 0
