@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import AsyncConnection
+from psycopg.pq import TransactionStatus
 
 from connect.api import (
     ConnectError,
@@ -58,11 +59,12 @@ class PostgresSinkTask(TransactionalSinkTask):
     async def open(self, partitions: Sequence[Partition]) -> Mapping[Partition, int]:
         await self._end_writing()
         try:
-            if self._connection is None or self._connection.closed:
-                await self._connect()
+            connection = self._connection
+            if connection is None or connection.info.transaction_status is not TransactionStatus.IDLE:
+                await self._connect()  # a write that was cancelled may have left a command under way
             else:
-                self._forget_tables(self._connection)
-                await self._connection.execute("DISCARD TEMPORARY")
+                self._forget_tables(connection)
+                await connection.execute("DISCARD TEMPORARY")
             assert self._connection is not None
             known = await self._offsets.read(self._connection)
         except psycopg.Error as error:
