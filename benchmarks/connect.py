@@ -107,7 +107,7 @@ async def postgres(messages: int) -> None:
 
 
 async def _plain_copy(database: "psycopg.AsyncConnection[object]", payloads: Sequence[bytes]) -> None:
-    """The same rows by the same client, in transactions of the same size, without offsets."""
+    """Write the rows by the plain client, in transactions of the size that the sink has, without offsets."""
     await database.execute(
         "CREATE TABLE plain (topic text NOT NULL, key text, value jsonb, headers jsonb, stored_at timestamptz, "
         "position bigint)"

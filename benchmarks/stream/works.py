@@ -102,7 +102,7 @@ def _json(site: Site) -> None:
 
 
 def _json_by_tasks(site: Site) -> None:
-    """The same fields, parsed by the tasks of the source."""
+    """Aggregate JSON fields that the tasks of the source have parsed into the column `body`."""
     reader = site.spark.read.format("sluice").options(endpoint=site.endpoint, parent=PARENT)
     drain(by_device(reader.schema(f"body struct<{SCHEMA}>").load().select("body.*")))
 
