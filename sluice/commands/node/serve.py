@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sluice.console.command import Arguments, Subparsers, declare, listener_port
+from sluice.console.command import Arguments, CommandError, Subparsers, declare, listener_port
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
@@ -91,7 +91,7 @@ def _work(config: "Config", ready: int, lifeline: int) -> int:
     set_up_log(config.log_level, config.log_format, "connect")
     try:
         return run_worker(config.connect, ready, lifeline)
-    except SluiceError as error:  # it is started again: somebody may give its user the rights
+    except (SluiceError, CommandError) as error:  # it is started again: somebody may give its user the rights
         log.error("the worker cannot go on: %s", error)
         return 1
 
