@@ -44,5 +44,5 @@ def error_text(error: BaseException, secrets: Sequence[str] = ()) -> str:
     for secret in secrets:
         text = text.replace(secret, "***")
     if isinstance(error, ModuleNotFoundError):
-        text += ": the worker does not have what this connector needs, see docs/connect.md"
+        text += ": the worker does not have what this connector needs, see docs/connectors.md"
     return text if len(text) <= _MAX_ERROR else f"{text[:_MAX_ERROR]}…"

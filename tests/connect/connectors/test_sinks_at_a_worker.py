@@ -59,7 +59,7 @@ async def test_a_worker_that_lacks_a_library_says_so(connect: Connect, monkeypat
     async with connect.worker() as worker:
         fields = await connect.until_state(worker, "lake", "FAILED")
     assert "deltalake" in fields["trace"]
-    assert fields["trace"].endswith("the worker does not have what this connector needs, see docs/connect.md")
+    assert fields["trace"].endswith("the worker does not have what this connector needs, see docs/connectors.md")
 
 
 def in_files(folder: Path) -> list[int]:
