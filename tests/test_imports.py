@@ -78,7 +78,7 @@ SDK_FLOORS = (
 )
 # The packages and modules of connect/, likewise.
 CONNECT_FLOORS = (
-    ("api",),
+    ("api", "regular_expressions"),
     ("common_settings", "connectors", "converters", "plugins", "transforms"),
     ("configuration",),
     ("runtime",),

@@ -1,8 +1,7 @@
 """Conditions on records."""
 
-import re
-
 from connect.api import Predicate, Record, Setting, Settings
+from connect.regular_expressions import RegularExpression
 
 
 class TopicNameMatches(Predicate):
@@ -12,13 +11,10 @@ class TopicNameMatches(Predicate):
     settings = (Setting("pattern", "A regular expression.", required=True),)
 
     def __init__(self, settings: Settings) -> None:
-        try:
-            self._pattern = re.compile(settings["pattern"])
-        except re.error as error:
-            raise ValueError(f"pattern is not a regular expression: {error}") from error
+        self._pattern = RegularExpression(settings["pattern"])
 
     def test(self, record: Record) -> bool:
-        return self._pattern.fullmatch(record.topic) is not None
+        return self._pattern.matches(record.topic)
 
 
 class HasHeaderKey(Predicate):

@@ -1,9 +1,13 @@
 """Transforms of the topic."""
 
 import re
+from typing import Final
 
 from connect.api import Record, Setting, Settings, Transform
+from connect.regular_expressions import RegularExpression
 from connect.transforms.time_formats import TimeFormat
+
+_GROUP: Final = re.compile(r"\$(?:(\d)|\{(\w+)\})")  # in a replacement
 
 
 class RegexRouter(Transform):
@@ -16,18 +20,18 @@ class RegexRouter(Transform):
     )
 
     def __init__(self, settings: Settings) -> None:
-        text = settings["replacement"].replace("\\", "\\\\")
-        self._replacement = re.sub(r"\$(?:(\d)|\{(\w+)\})", lambda group: rf"\g<{group[1] or group[2]}>", text)
-        try:
-            self._regex = re.compile(settings["regex"])
-            re.compile(f"(?:{settings['regex']})|").sub(self._replacement, "")  # it has the groups
-        except (re.error, IndexError) as error:
-            raise ValueError(f"regex and replacement cannot be used: {error}") from error
+        self._regex = RegularExpression(settings["regex"])
+        texts = _GROUP.split(settings["replacement"])  # text, number or None, name or None, text, …
+        self._begin = texts[0]
+        self._rest = [
+            (self._regex.group_number(number or name), text)
+            for number, name, text in zip(texts[1::3], texts[2::3], texts[3::3], strict=True)
+        ]
 
     def apply(self, record: Record) -> Record:
-        match = self._regex.fullmatch(record.topic)
-        if match is not None:
-            record.topic = match.expand(self._replacement)
+        groups = self._regex.groups_of(record.topic)
+        if groups is not None:
+            record.topic = self._begin + "".join(groups[number] + text for number, text in self._rest)
         return record
 
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from connect.api import DataError, Partition, Record, SinkRecord, SourceRecord
+from connect.api import DataError, InvalidSettings, Partition, Record, SinkRecord, SourceRecord
 from connect.configuration import read_configuration
 from connect.plugins import CONVERTERS
 from connect.runtime.pipeline import Pipeline
+from connect.transforms.predicates import TopicNameMatches
 
 TIME_MS = 1_767_225_600_123  # 2026-01-01T00:00:00.123Z
 
@@ -98,6 +99,7 @@ def test_topics_keys_and_headers() -> None:
 
     assert after("RegexRouter", regex="(.*)/(.*)", replacement="x/$2/${1}").topic == "x/b/a"
     assert after("RegexRouter", regex="a", replacement="x").topic == "a/b"
+    assert after("RegexRouter", regex="(x)?(?P<n>a).*", replacement="$0:$1ä\\t${n}").topic == "a/b:ä\\ta"
     assert after("TimestampRouter").topic == "a/b-20260101"
     assert after("TimestampRouter", topic_format="${timestamp}/${topic}", timestamp_format="yyyy").topic == "2026/a/b"
     assert after("ValueToKey", {"k": 5}, fields="k").key == "5"
@@ -151,6 +153,35 @@ def test_what_converters_refuse_and_what_they_write() -> None:
             converter.to_payload(SourceRecord("t", value))
     assert json.to_payload(SourceRecord("t", {"d": Decimal("1.10"), "b": b"\xff"})) == b'{"d":"1.10","b":"/w=="}'
     assert [each.to_payload(SourceRecord("t", None)) for each in (json, text, raw)] == [b""] * 3
+
+
+@pytest.mark.parametrize("expression", ["(a+)+$", "(a+)+b", "(a|a)*b", "(a|aa)+b"])
+def test_regular_expressions_take_no_exponential_time(expression: str) -> None:
+    """A matcher that backtracks does not end here."""
+    topic = "a" * 5_000 + "!"
+    routed = transformed("RegexRouter", sink(1, topic), regex=expression, replacement="x")
+    assert routed is not None
+    assert routed.topic == topic
+    predicate = TopicNameMatches({"pattern": expression})
+    assert not predicate.test(sink(1, topic))
+    assert predicate.test(sink(1, "aa")) is expression.endswith("$")
+
+
+@pytest.mark.parametrize(
+    ("regex", "replacement", "problem"),
+    [
+        ("(a", "x", "not a regular expression of RE2: missing"),
+        ("(?=a)", "x", "not a regular expression of RE2"),
+        (r"(a)\1", "x", "not a regular expression of RE2"),
+        ("a" * 1_001, "x", "at most 1000 characters"),
+        ("(((a{100}){100}){100})", "x", "not a regular expression of RE2"),
+        ("(a)", "$2", "there is no group 2"),
+        ("(a)", "${b}", "there is no group b"),
+    ],
+)
+def test_regular_expressions_that_cannot_be_used(regex: str, replacement: str, problem: str) -> None:
+    with pytest.raises(InvalidSettings, match=problem):
+        transformed("RegexRouter", sink(1), regex=regex, replacement=replacement)
 
 
 def test_flatten_repeats_names_within_a_bound() -> None:

@@ -7,6 +7,7 @@ from typing import Final
 from connect.api import Importance, Setting, Settings, SettingType, SourceConnector, SourceTask
 from connect.connectors.postgres.connection_settings import CONNECTION_SETTINGS
 from connect.connectors.postgres.identifiers import identifier_problem
+from connect.regular_expressions import RegularExpression
 
 _OPERATIONS: Final = ("c", "u", "d", "t", "none")
 
@@ -24,9 +25,9 @@ def _slot_problem(name: str) -> str | None:
 def _patterns_problem(patterns: list[str]) -> str | None:
     for pattern in patterns:
         try:
-            re.compile(pattern)
-        except re.error as error:
-            return f"{pattern!r} is no regular expression: {error}"
+            RegularExpression(pattern)
+        except ValueError as error:
+            return str(error)
     return None
 
 

@@ -1,6 +1,5 @@
 """What a source asks of a database with SQL: publications, slots, tables and their types."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +11,7 @@ from connect.connectors.postgres.change_events import SourceTable
 from connect.connectors.postgres.column_values import decoder
 from connect.connectors.postgres.identifiers import TableName, quoted
 from connect.connectors.postgres.pgoutput import Relation
+from connect.regular_expressions import RegularExpression
 
 _TABLES: Final = """
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -55,11 +55,11 @@ class SourceCatalog:
         self._slot = settings["slot.name"]
         self._publication = settings["publication.name"]
         self._autocreate = settings["publication.autocreate.mode"]
-        self._patterns = [re.compile(each) for each in settings["table.include.list"] or ()]
+        self._patterns = [RegularExpression(each) for each in settings["table.include.list"] or ()]
 
     def includes(self, schema: str, table: str) -> bool:
         """Whether the settings include a table."""
-        return not self._patterns or any(each.fullmatch(f"{schema}.{table}") for each in self._patterns)
+        return not self._patterns or any(each.matches(f"{schema}.{table}") for each in self._patterns)
 
     async def check_wal_level(self) -> None:
         """Raises `ConnectError` if the server has no logical decoding."""

@@ -81,7 +81,7 @@ def test_settings_of_the_sink_that_are_refused(given: dict[str, str], says: str)
     [
         ({"topic.prefix": "a/+"}, "the beginning of a topic"),
         ({"slot.name": "Slot"}, "it is a name of"),
-        ({"table.include.list": "("}, "no regular expression"),
+        ({"table.include.list": "("}, "not a regular expression"),
         ({"skipped.operations": "none,c"}, "none stands alone"),
     ],
 )

@@ -1,0 +1,49 @@
+"""Regular expressions of users. RE2 matches them: the time grows with the text and not faster, whatever they are.
+
+A backtracking matcher, as Python's `re` is, takes exponential time for an expression such as `(a+)+b`, and would hold
+up all tasks of the worker. RE2 has no backreferences, and nothing that looks ahead or behind.
+"""
+
+from typing import Any, Final
+
+import re2
+
+_MAX_LENGTH: Final = 1_000  # characters
+_OPTIONS: Final = re2.Options()
+_OPTIONS.log_errors = False
+
+
+class RegularExpression:
+    """One expression, which has to match the whole of a text."""
+
+    __slots__ = ("_compiled",)
+
+    def __init__(self, expression: str) -> None:
+        """Raises ValueError."""
+        if len(expression) > _MAX_LENGTH:
+            raise ValueError(f"a regular expression has at most {_MAX_LENGTH} characters, not {len(expression)}")
+        try:
+            self._compiled: Any = re2.compile(expression, _OPTIONS)
+        except re2.error as error:
+            raise ValueError(f"{expression[:60]!r} is not a regular expression of RE2: {_reason(error)}") from error
+
+    def matches(self, text: str) -> bool:
+        """Whether it matches."""
+        return self._compiled.fullmatch(text) is not None
+
+    def groups_of(self, text: str) -> tuple[str, ...] | None:
+        """The whole text, then what each group matched, empty for one that did not take part. None: no match."""
+        match = self._compiled.fullmatch(text)
+        return None if match is None else (text, *match.groups(""))
+
+    def group_number(self, name: str) -> int:
+        """The place of a group in `groups_of`, by its number or its name. Raises ValueError."""
+        number = int(name) if name.isdecimal() else self._compiled.groupindex.get(name, -1)
+        if not 0 <= number <= self._compiled.groups:
+            raise ValueError(f"there is no group {name}")
+        return int(number)
+
+
+def _reason(error: Exception) -> str:
+    reason = error.args[0]
+    return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
