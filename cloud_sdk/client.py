@@ -107,7 +107,8 @@ class Client(PartitionReader, Closable):
         return (await self._producer.send((frame,)))[0]
 
     async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
-        """Store messages, in order; returns when all are committed. If it raises, some or all of them may be stored."""
+        """Store messages, in order; returns when all are committed. If it raises, some or all of them may be stored.
+        Raises `MessagesRejected` if all are stored but those that it names."""
         return await self._producer.send([message.frame(self._publisher) for message in messages])
 
     def idempotent_producer(self, name: str, number: int) -> IdempotentProducer:

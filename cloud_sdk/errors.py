@@ -1,10 +1,11 @@
 """Errors of the SDK, each with what to do about it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 _LONGEST_DELAY_S: Final = 12 * 3_600
+_MOST_SHOWN: Final = 10  # messages in the text of an error
 
 
 class SluiceError(Exception):
@@ -13,6 +14,16 @@ class SluiceError(Exception):
 
 class InvalidArgument(SluiceError):
     """The request is wrong (a topic, a name, a size). Do not repeat it."""
+
+
+class MessagesRejected(InvalidArgument):
+    """The node has rejected some messages of a send: `reasons`, by their index in the call. All others are stored."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        texts = [f"message {index}: {reason}" for index, reason in list(reasons.items())[:_MOST_SHOWN]]
+        more = len(reasons) - len(texts)
+        super().__init__("; ".join([*texts, f"and {more} more"] if more else texts))
+        self.reasons = reasons
 
 
 class OffsetOutOfRange(SluiceError):

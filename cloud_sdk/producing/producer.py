@@ -19,7 +19,7 @@ from typing import Final
 
 import grpc.aio
 
-from cloud_sdk.errors import ClientClosed, InvalidArgument, NodeError, SluiceError, Unavailable
+from cloud_sdk.errors import ClientClosed, InvalidArgument, MessagesRejected, NodeError, SluiceError, Unavailable
 from cloud_sdk.message import STORED, Receipt
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.transport.connection import NodeConnection, Retry, is_transient
@@ -111,11 +111,19 @@ class Producer:
 
     async def _receipts_of(self, sends: list[_PendingSend]) -> list[Receipt]:
         receipts: list[Receipt] = []
+        reasons: dict[int, str] = {}
+        sent = 0
         outcomes = await asyncio.gather(*(pending.receipts for pending in sends), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
+        for pending, outcome in zip(sends, outcomes, strict=True):
+            if isinstance(outcome, MessagesRejected):
+                reasons.update((sent + index, reason) for index, reason in outcome.reasons.items())
+            elif isinstance(outcome, BaseException):
                 raise outcome
-            receipts += outcome
+            else:
+                receipts += outcome
+            sent += len(pending.frames)
+        if reasons:
+            raise MessagesRejected(reasons)
         return receipts
 
     async def close(self, seconds: float | None = None) -> None:
@@ -294,8 +302,7 @@ class Producer:
             if result.error:
                 self._settle(pending, InvalidArgument(result.error))
             elif wrong:
-                faults = (f"message {index - start}: {reasons[index]}" for index in wrong)
-                self._settle(pending, InvalidArgument("; ".join(faults)))
+                self._settle(pending, MessagesRejected({index - start: reasons[index] for index in wrong}))
             elif len(receipts) < accepted:
                 self._settle(pending, NodeError("the node answered for fewer records than it was sent"))
             else:

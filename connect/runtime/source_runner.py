@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from cloud_sdk import InvalidArgument, OutgoingMessage, RevisionConflict, SluiceError
+from cloud_sdk import InvalidArgument, MessagesRejected, OutgoingMessage, RevisionConflict, SluiceError
 from connect.api import ConnectError, DataError, RetriableError, SourceConnector, SourceRecord, SourceTask
 from connect.runtime.entries import OFFSET, Bucket, packed, quoted
 from connect.runtime.job import Context, Job, Runner, is_transient
@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _MAX_SOURCES: Final = 10_000  # of a task
 _PAUSE_S: Final = 1.0  # before a task begins anew
+_MAX_TOPIC: Final = 200  # characters, in an error
 
 
 class SourceContextOfTask(Context):
@@ -149,12 +150,16 @@ class SourceRunner(Runner):
         while messages:
             try:
                 await self.job.client.send_many(messages)
-            except InvalidArgument as error:
+            except MessagesRejected as error:
+                self.figures.records_out += len(messages) - len(error.reasons)
+                faults = [self._refused(messages[index], reason) for index, reason in error.reasons.items()]
+                self.raise_unless_tolerated(faults[0])
+                return
+            except InvalidArgument as error:  # nothing is stored, or it is not known what
                 if len(messages) == 1:
-                    self.note_failed(f"a record for {messages[0].topic}", error)
-                    self.raise_unless_tolerated(error)
+                    self.raise_unless_tolerated(self._refused(messages[0], str(error)))
                     return
-                half = len(messages) // 2  # find those that the node refuses
+                half = len(messages) // 2
                 await self._send(messages[:half])
                 await self._send(messages[half:])
                 return
@@ -163,6 +168,12 @@ class SourceRunner(Runner):
             else:
                 self.figures.records_out += len(messages)
                 return
+
+    def _refused(self, message: OutgoingMessage, reason: str) -> Exception:
+        """Count a message that the node does not store."""
+        error = DataError(f"the topic {message.topic[:_MAX_TOPIC]!r}: {reason}")
+        self.note_failed(f"a record for {message.topic}", error)
+        return error
 
     async def _committed(self, task: SourceTask, records: Sequence[SourceRecord]) -> None:
         retry = self.retry()

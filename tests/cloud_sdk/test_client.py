@@ -12,6 +12,7 @@ from cloud_sdk import (
     ClientClosed,
     InvalidArgument,
     Message,
+    MessagesRejected,
     NoSuchMessage,
     OffsetOutOfRange,
     OutgoingMessage,
@@ -224,6 +225,18 @@ async def test_each_refusal_raises_its_own_error(client: Client) -> None:
         await client.partitions("home/t")
     with pytest.raises(InvalidArgument, match="at most"):
         await client.send("home/t", bytes(9 << 20))
+
+
+async def test_messages_that_the_node_rejects_are_named_and_all_others_stored(client: Client) -> None:
+    """Also those of other requests: a request has up to 2,048 messages."""
+    wrong = (3, 2_048, 4_999)
+    messages = [OutgoingMessage("$SYS/x" if n in wrong else "home/t", b"%d" % n) for n in range(5_000)]
+    with pytest.raises(MessagesRejected, match=r"message 3: .* is not a topic name that may be published to") as caught:
+        await client.send_many(messages)
+    assert tuple(caught.value.reasons) == wrong
+    assert sum(each.end for each in await client.partitions("home")) == 4_997
+    with pytest.raises(MessagesRejected, match=r"message 9: .*; and 20 more$"):
+        await client.send_many([messages[3]] * 30)
 
 
 async def test_a_request_finds_its_answer(node, client: Client) -> None:

@@ -11,6 +11,7 @@ from cloud_sdk import (
     Client,
     Credentials,
     InvalidArgument,
+    MessagesRejected,
     NotAllowed,
     OutgoingMessage,
     SluiceError,
@@ -114,12 +115,16 @@ class SluiceSinkTask(SinkTask):
         )
 
     async def _send(self, batch: Sequence[tuple[SinkRecord, OutgoingMessage]]) -> None:
-        """Raises `Refused` if the other cluster does not take one of them."""
+        """Rejects those that the other cluster does not take. Raises `Refused` if that does not say which."""
         assert self._client is not None
         try:
             await self._client.send_many(message for _, message in batch)
         except (Unauthenticated, Untrusted) as error:
             raise ConnectError(f"Sluice at {self._where}: {error}") from error
+        except MessagesRejected as error:
+            for index, reason in error.reasons.items():
+                refused = Refused(f"Sluice at {self._where} refuses the message: {reason}")
+                self._context.reject(batch[index][0], refused)
         except (InvalidArgument, NotAllowed) as error:
             raise Refused(f"Sluice at {self._where} refuses the message: {error}") from error
         except SluiceError as error:

@@ -7,7 +7,10 @@ import pytest
 from cloud_sdk import Unavailable
 from connect.api import RetriableError, SourceRecord
 from connect.runtime.source_runner import SourceContextOfTask
-from tests.connect.runtime.conftest import Connect
+from gateway.broker.append import append
+from store import control
+from store.api import Action, Resource, Rule
+from tests.connect.runtime.conftest import EVERYBODY, Connect
 from tests.connect.runtime.recorder import Recorder
 from tests.waiting import patience, until
 
@@ -57,7 +60,31 @@ async def test_a_record_that_cannot_be_stored_is_left_out_or_fails_the_task(
         await connect.set("r", {**CONFIG, "errors.tolerance": "all"})
         await until(lambda: len(recorder.committed) == 3)
         fields = await connect.until_state(worker, "r", "RUNNING")
-        assert (fields["failed"], fields["records_out"]) == (2, 2 + 1)
+        assert (fields["failed"], fields["records_out"]) == (2, 1 + 2)
+
+
+async def test_messages_that_rules_forbid_are_left_out_and_all_others_stored_once(
+    connect: Connect, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    deny = Rule(False, int(Action.PUB), int(Resource.TOPIC), b"in/secret/#")
+    anything = Rule(True, int(Action.PUB | Action.SUB), int(Resource.TOPIC), b"#")
+    await append(connect.node.engine, [control.RulesSet([EVERYBODY, deny, anything]).frame(b"")])
+    polled = [each for n in range(100) for each in records(n, topic="in/secret/x" if n in (30, 60) else "in/t")]
+    await connect.set("r", {**CONFIG, "errors.log.enable": "true"})
+    recorder.polls += [polled]
+    async with connect.worker() as worker:
+        fields = await connect.until_state(worker, "r", "FAILED")
+        assert fields["trace"] == "a record failed: the topic 'in/secret/x': the topic may not be published to"
+    await connect.set("s", {**CONFIG, "errors.log.enable": "true", "errors.tolerance": "all"})
+    await connect.bucket.remove("connector/r")
+    recorder.polls += [polled]
+    async with connect.worker() as worker:
+        await until(lambda: len(recorder.committed) == 100)
+        fields = await connect.until_state(worker, "s", "RUNNING")
+    assert (fields["failed"], fields["records_out"]) == (2, 98)
+    assert caplog.text.count("a record failed: the topic 'in/secret/x'") >= 2 + 2
+    kept = [b'{"n":%d}' % n for n in range(100) if n not in (30, 60)]
+    assert await stored(connect, 2 * 98) == 2 * kept
 
 
 async def test_a_task_whose_offset_another_worker_has_moved_begins_anew(connect: Connect, recorder: Recorder) -> None:

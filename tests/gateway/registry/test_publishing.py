@@ -141,6 +141,21 @@ async def test_the_sdk(node: Node) -> None:
     assert [len(each) for each in await user_properties(node, "lax/a")] == [2]
 
 
+async def test_repeated_work_is_refused_once_for_each_call(node: Node) -> None:
+    """The SDK does not send again what the node refuses, and stores nothing behind it."""
+    checks = node._schemas.checks
+    work = [OutgoingMessage("strict/a", payload) for payload in (GOOD, BAD, GOOD)]
+    async with Client(f"127.0.0.1:{node.ports.grpc}") as client:
+        for count in (1, 2):
+            async with client.idempotent_producer("work", 1) as producer:
+                await producer.send_many(work[:1])
+                for _ in range(2):
+                    with pytest.raises(InvalidArgument, match="message 0: the payload does not match"):
+                        await producer.send_many(work[1:])
+            assert checks.faults["refuse"] == count
+    assert await stored(node, "strict/a") == [GOOD]
+
+
 async def test_http(node: Node) -> None:
     url = f"http://127.0.0.1:{node.ports.http}"
     async with aiohttp.ClientSession() as session:

@@ -11,6 +11,9 @@ from cloud_sdk import Client, Message, OutgoingMessage
 from connect.api import InvalidSettings, Partition, RetriableError, SinkRecord
 from connect.connectors.common.clusters import CLUSTER
 from connect.connectors.sluice.sink import SluiceSink
+from gateway.broker.append import append
+from store import control
+from store.api import Action, Resource, Rule
 from tests.cloud_sdk.conftest import Node
 from tests.connect.connectors.harness import Context, again, reasons, sent, settings_of, started
 from tests.waiting import patience
@@ -124,6 +127,19 @@ async def test_single_messages_are_rejected_and_a_site_that_is_away_is_waited_fo
         await south.start()
         await again(lambda: task.put([sent("a/4", b"")]))
     assert {each.topic for each in await stored(south, "a", 3)} == {"a/1", "a/3", "a/4"}
+
+
+async def test_a_message_that_the_other_site_forbids_has_no_others_sent_twice(sites: tuple[Node, Node]) -> None:
+    context, south = Context(), sites[1]
+    deny = Rule(False, int(Action.PUB), int(Resource.TOPIC), b"a/no")
+    anything = Rule(True, int(Action.PUB | Action.SUB), int(Resource.TOPIC), b"#")
+    await append(south.engine, [control.RulesSet([deny, anything]).frame(b"")])
+    async with sink(context, "north", "south", south) as task:
+        await task.put([sent(topic, b"") for topic in ("a/1", "a/no", "a/2", "a/3")])
+        await task.put([sent("a/4", b"")])
+    assert sorted(each.topic for each in await stored(south, "a", 4)) == ["a/1", "a/2", "a/3", "a/4"]
+    assert [record.topic for record, _ in context.rejected] == ["a/no"]
+    assert reasons(context) == [f"Sluice at {south.endpoint} refuses the message: the topic may not be published to"]
 
 
 def test_both_clusters_need_a_name() -> None:
