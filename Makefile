@@ -36,6 +36,8 @@ HOT := compiled.txt $(wildcard gateway/listen/*.pyx record/*.pyx record/*.pxd st
 # Programs of others that only tests start: MQTT.js, for Node.js and for a browser.
 NPM := build/npm
 export NODE_PATH := $(CURDIR)/$(NPM)/node_modules
+# Where the environment forbids bytecode files, each of the hundreds of processes that tests start compiles all sources.
+export PYTHONDONTWRITEBYTECODE :=
 # Shows the larger downloads; the log has everything.
 pip_install = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off $(1) 2>&1 \
 	| tee build/pip.log | sed -nu 's/^ *Downloading \([^ ]*\) (\([0-9.]* MB\))$$/  \1, \2/p' \
