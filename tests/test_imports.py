@@ -66,6 +66,12 @@ STORE_FLOORS = (
     ("engine",),
     ("cluster", "remote"),
 )
+# The packages and modules of store/remote/, likewise.
+REMOTE_FLOORS = (
+    ("config", "wire"),
+    ("transport",),
+    ("client", "server"),
+)
 # The packages and modules of cloud_sdk/, likewise.
 SDK_FLOORS = (
     ("dead_letter", "errors", "properties", "proto", "trace_context"),
@@ -119,10 +125,17 @@ def test_imports_point_one_way(package: str) -> None:
 
 @pytest.mark.parametrize(
     ("package", "packages"),
-    [("gateway", GATEWAY_FLOORS), ("store", STORE_FLOORS), ("cloud_sdk", SDK_FLOORS), ("connect", CONNECT_FLOORS)],
+    [
+        ("gateway", GATEWAY_FLOORS),
+        ("store", STORE_FLOORS),
+        ("store/remote", REMOTE_FLOORS),
+        ("cloud_sdk", SDK_FLOORS),
+        ("connect", CONNECT_FLOORS),
+    ],
 )
 def test_packages_import_from_floors_below(package: str, packages: tuple[tuple[str, ...], ...]) -> None:
     root = ROOT / package
+    prefix = package.replace("/", ".") + "."
     floors = {name: floor for floor, names in enumerate(packages) for name in names}
     modules = [path for path in sorted(root.rglob("*.py")) if path != root / "__init__.py"]
     assert set(floors) == {path.relative_to(root).parts[0].removesuffix(".py") for path in modules}
@@ -130,9 +143,8 @@ def test_packages_import_from_floors_below(package: str, packages: tuple[tuple[s
     for path in modules:
         own = path.relative_to(root).parts[0].removesuffix(".py")
         for line, name in imports(path):
-            top, _, rest = name.partition(".")
-            other = rest.partition(".")[0]
-            if top == package and other != own and floors.get(other, len(floors)) >= floors[own]:
+            other = name.removeprefix(prefix).partition(".")[0]
+            if name.startswith(prefix) and other != own and floors.get(other, len(floors)) >= floors[own]:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 

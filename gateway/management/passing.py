@@ -25,9 +25,9 @@ from gateway.management.surface import Management
 from gateway.observe.trace_context import CALL_TRACE, read_trace
 from gateway.rpc.status import RequestError, status_of
 from store.errors import StoreClosed, StoreError
-from store.remote.connection import Tls, connect
-from store.remote.frames import MAX_REQUEST, FrameKind
-from store.remote.requests import Refused, Requests
+from store.remote.transport.connection import Tls, connect
+from store.remote.transport.requests import Refused, Requests
+from store.remote.wire.frames import MAX_REQUEST, FrameKind
 
 _MAX_IDLE: Final = 4  # connections without a call that are kept
 _BY_NAME: Final = {method.full_name: method for method in METHODS}

@@ -21,8 +21,8 @@ from store.cluster.member import NodeNameTaken, NotLeading, Role
 from store.cluster.shared_log import SharedLogUnavailable
 from store.cluster.slot import LeaderClaim
 from store.errors import StoreClosed, StoreError
-from store.remote.connection import Tls
-from store.remote.status import ask_status, ask_to_drain
+from store.remote.client.status import ask_status, ask_to_drain
+from store.remote.transport.connection import Tls
 
 _LOOK_S: Final = 0.5  # between two looks whether a new slot came
 _ASKED_S: Final = 5.0  # for the shared log's answer

@@ -60,8 +60,8 @@ from store.engine import Engine
 from store.errors import StoreError, StoreFailed
 from store.local_store import LocalStore
 from store.remote.config import RemoteConfig
-from store.remote.listener import StoreListener
-from store.remote.service_state import ServiceState
+from store.remote.server.listener import StoreListener
+from store.remote.wire.service_state import ServiceState
 
 log = logging.getLogger(__name__)
 

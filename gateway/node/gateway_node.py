@@ -36,11 +36,12 @@ from gateway.observe.service_clients import ServiceClients
 from gateway.registry.bound_schemas import BoundSchemas
 from notify.event_receiver import EventReceiver
 from store.errors import StoreClosed
-from store.remote.client import RemoteStore
+from store.remote.client.remote_store import RemoteStore
+from store.remote.client.service_state import first_service_state, follow_service_state
+from store.remote.client.standby_store import StandbyStore
 from store.remote.config import RemoteConfig
-from store.remote.service_state import ServiceState, first_service_state, follow_service_state
-from store.remote.standby import StandbyStore
-from store.remote.wire import NodeFacts
+from store.remote.wire.layout import NodeFacts
+from store.remote.wire.service_state import ServiceState
 
 log = logging.getLogger(__name__)
 

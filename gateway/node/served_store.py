@@ -18,10 +18,10 @@ from notify.hub import Hub
 from store.api import Commit
 from store.commit_listeners import MESSAGES
 from store.engine import Engine
-from store.remote.attached import Confirm
 from store.remote.config import RemoteConfig
-from store.remote.listener import StoreListener
-from store.remote.server import StoreServer
+from store.remote.server.attached import Confirm
+from store.remote.server.listener import StoreListener
+from store.remote.server.store_server import StoreServer
 
 _CHECK_SECONDS: Final = 0.05
 

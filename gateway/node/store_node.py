@@ -16,7 +16,7 @@ from gateway.node.tracing import Tracing
 from gateway.registry.bound_schemas import BoundSchemas
 from store.engine import Engine
 from store.remote.config import RemoteConfig
-from store.remote.listener import StoreListener
+from store.remote.server.listener import StoreListener
 
 
 class StoreNode:

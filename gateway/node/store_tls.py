@@ -8,7 +8,7 @@ import ssl
 
 from gateway.config.split import SplitConfig
 from gateway.net.tls import TlsError, single_certificate
-from store.remote.connection import Tls
+from store.remote.transport.connection import Tls
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from notify.hub import Hub
 from sluice.demo.ports import lasting_ports
 from store.engine import Engine
 from store.remote import RemoteConfig, RemoteStore, StoreServer
-from store.remote.wire import NodeFacts
+from store.remote.wire.layout import NodeFacts
 from tests.cloud_sdk.conftest import _SOCKETS, CONFIG
 from tests.cloud_sdk.test_client import read_all
 from tests.waiting import until

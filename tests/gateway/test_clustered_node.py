@@ -21,9 +21,9 @@ from notify.event_receiver import EventReceiver
 from sluice.demo.ports import lasting_ports
 from store.cluster import clustered_store
 from store.cluster.shared_log import SharedLog, SharedLogDamaged, SharedLogUnavailable
-from store.remote.client import RemoteStore
+from store.remote.client.remote_store import RemoteStore
 from store.remote.config import RemoteConfig
-from store.remote.wire import NodeFacts
+from store.remote.wire.layout import NodeFacts
 from tests.waiting import patience, until
 
 

@@ -95,7 +95,7 @@ async def test_a_peer_without_a_valid_certificate_gets_nothing(
 async def test_who_does_not_shake_hands_is_closed_and_holds_up_nobody(
     tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.remote.listener.HANDSHAKE_S", 1.0)
+    monkeypatch.setattr("store.remote.server.listener.HANDSHAKE_S", 1.0)
     async with store(tmp_path / "data", tls(authority, "store")) as address, patience():
         host, port = address.split(":")
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(20)]

@@ -8,7 +8,7 @@ from gateway.net.weighted import in_any_order, in_turn, one_of
 from gateway.node.draining import Draining
 from gateway.node.gateway_node import devices_of, services_of
 from gateway.node.node import Node
-from store.remote.wire import NodeFacts
+from store.remote.wire.layout import NodeFacts
 from tests.gateway.connection.test_slow_disk import slow_disk
 from tests.gateway.mqtt import wire
 from tests.gateway.raw import DISCONNECT, PUBACK, RawClient

@@ -11,7 +11,7 @@ from gateway.broker.client_ownership import JoinedGateway
 from gateway.config.config import load
 from gateway.node.store_node import StoreNode
 from notify.event_receiver import EventReceiver
-from store.remote.client import RemoteStore
+from store.remote.client.remote_store import RemoteStore
 from store.remote.config import RemoteConfig
 from tests.waiting import patience, until
 

@@ -14,7 +14,7 @@ from gateway.management.rights import NODE_USER, Manager
 from gateway.management.surface import Management
 from gateway.rpc.status import RequestError
 from store.remote.config import RemoteConfig
-from store.remote.listener import StoreListener
+from store.remote.server.listener import StoreListener
 
 
 async def test_two_nodes_that_take_each_other_for_the_leader_refuse(tmp_path: Path) -> None:

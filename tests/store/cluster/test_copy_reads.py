@@ -15,9 +15,10 @@ from store.engine import Engine
 from store.errors import OffsetOutOfRange
 from store.local_store import LocalStore
 from store.remote import RemoteConfig, RemoteStore, StoreServer
-from store.remote.calls import FETCH, READ, Method, encode
-from store.remote.copy_reads import NO_ANSWER, CopyReads, NotReadable
-from store.remote.listener import StoreListener
+from store.remote.server.copy_reads import CopyReads, NotReadable
+from store.remote.server.listener import StoreListener
+from store.remote.wire.calls import FETCH, READ, Method, encode
+from store.remote.wire.copies import NO_ANSWER
 from tests.store.cluster.nodes import Node, Nodes, Writer, append
 from tests.waiting import patience, until
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from store.config import StoreConfig
-from store.remote.calls import METHODS, encode
-from store.remote.link import Link
-from store.remote.wire import NUMBER, Item
+from store.remote.transport.link import Link
+from store.remote.wire.calls import METHODS, encode
+from store.remote.wire.layout import NUMBER, Item
 from tests.store.remote.linked import Linked
 from tests.waiting import until
 

@@ -1,0 +1,1 @@
+"""The gateway's side of a store in another process."""

@@ -1,0 +1,1 @@
+"""The store's side of its gateways."""

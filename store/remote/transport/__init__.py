@@ -1,0 +1,1 @@
+"""How messages and requests travel between a gateway and its store."""
