@@ -1,7 +1,8 @@
-"""Enrichment: retained values that a rule reads for each event, as `enriched.NAME` of patterns, SQL and templates.
+"""Enrichment: values that a rule looks up for each event, as `enriched.NAME` of patterns, SQL and templates.
 
-A value that is not there, has expired or is neither JSON nor text is not there for the rule either. One that may not be
-read, or is too large, fails: the event becomes a dead letter.
+They are retained values of topics, and entries of buckets. A value that is not there, has expired or is neither JSON
+nor text is not there for the rule either. One that may not be read, or is too large, fails: the event becomes a dead
+letter.
 """
 
 from collections.abc import Callable
@@ -10,18 +11,20 @@ from typing import Any, Final
 from gateway.events.compiled_rule import CompiledRule
 from gateway.events.errors import EvaluationFailed
 from gateway.events.event import MISSING, Event
-from store.api import QueueStore
+from matcher.reserved import KV, is_below
+from store.api import Store, split_entry_subject
 
-MAX_VALUE: Final = 65_536  # bytes of a retained value
+MAX_VALUE: Final = 65_536  # bytes
 _MAX_KNOWN: Final = 4 << 20  # bytes of the values of one batch that are remembered
 _LEAST: Final = 64  # bytes that a value counts, at least
 
 
 class Enrichment:
-    """Reads retained values for a batch of events. Each topic is read once for the batch."""
+    """Looks values up for a batch of events. Each topic and each entry is read once for the batch."""
 
-    def __init__(self, store: QueueStore, rule: CompiledRule, may_read: Callable[[bytes], bool], now_ms: int) -> None:
-        """may_read: whether the user of the rule may read a topic. now_ms: since 1970, for values that expire."""
+    def __init__(self, store: Store, rule: CompiledRule, may_read: Callable[[bytes], bool], now_ms: int) -> None:
+        """may_read: whether the user of the rule may read a topic (`$kv/BUCKET/KEY` for an entry). now_ms: since 1970,
+        for values that expire."""
         self._store = store
         self._rule = rule
         self._may_read = may_read
@@ -33,7 +36,10 @@ class Enrichment:
         """Raises `EvaluationFailed` and `StoreError`."""
         values: dict[str, Any] = {}
         size = 0
-        for name, topic in self._rule.lookups(event):
+        for lookup in self._rule.lookups:
+            topic = lookup.topic(event)
+            if topic is None:
+                continue
             known = self._known.get(topic)
             if known is None:
                 known = await self._read(topic)
@@ -42,7 +48,7 @@ class Enrichment:
                     self._size += known[1] + _LEAST
             value, bytes_of_value = known
             if value is not MISSING:
-                values[name] = value
+                values[lookup.name] = value
                 size += bytes_of_value
         event.enrich(values, size)
 
@@ -50,12 +56,20 @@ class Enrichment:
         """The value of a topic, or `MISSING`, and its size. Raises `EvaluationFailed` and `StoreError`."""
         if not self._may_read(topic):
             raise EvaluationFailed(f"the user of the rule may not read {topic.decode()[:100]!r}")
+        if is_below(topic, KV):
+            bucket, key = split_entry_subject(topic[len(KV) + 1 :])
+            entry = await self._store.entry(bucket, key)
+            return (MISSING, 0) if entry is None else _value(topic, Event(topic, entry.value))
         for retained in await self._store.retained(topic, None, 1):
             event = Event.of_frame(retained.frame, 0)
-            if len(event.payload) > MAX_VALUE:
-                shown = topic.decode()[:100]
-                raise EvaluationFailed(f"the retained value of {shown!r} has more than {MAX_VALUE} bytes")
             expiry_s = event.properties.message_expiry
             if expiry_s is None or event.stored_ms + expiry_s * 1000 > self._now_ms:
-                return event.body, len(event.payload)
+                return _value(topic, event)
         return MISSING, 0
+
+
+def _value(topic: bytes, event: Event) -> tuple[Any, int]:
+    """What a topic has, or `MISSING`, and its size. Raises `EvaluationFailed`."""
+    if len(event.payload) > MAX_VALUE:
+        raise EvaluationFailed(f"the value of {topic.decode()[:100]!r} has more than {MAX_VALUE} bytes")
+    return event.body, len(event.payload)

@@ -195,7 +195,7 @@ class RuleRunner:
         assert compiled is not None
         filters = compiled.filters if self.rule.reads_parents else ()
         enrichment: Enrichment | None = None
-        if compiled.has_lookups:
+        if compiled.lookups:
             enrichment = Enrichment(self._around.store, compiled, self._may_read, int(time.time() * 1000))
         number, began = 0, time.perf_counter()
         added = unsent = 0
@@ -221,7 +221,7 @@ class RuleRunner:
                 except EvaluationFailed as error:
                     self._refuse(Receipts(queue, offset, 1, deliveries), str(error))
                     continue
-                except StoreError as error:  # a value of another topic cannot be read: try again later
+                except StoreError as error:  # a value cannot be looked up: try again later
                     self._throttled.warning("store", f"rule {self._name}: {error}")
                     settling.unsent(Receipts(queue, offset, 1, deliveries))
                     unsent, room = unsent + 1, 0
@@ -286,7 +286,8 @@ class RuleRunner:
         self._permissions = permissions
         if isinstance(target, TopicPublisher):
             target.permit(permissions)
-        for each in self.rule.filters if permissions is not None else ():
+        assert self.compiled is not None
+        for each in self.compiled.reads if permissions is not None else ():
             if permissions is not None and not permissions.may_subscribe(each):
                 return f"its user {user} may not read {each.decode()!r}"
         return ""

@@ -1,12 +1,12 @@
 """An event rule that can be evaluated: which events it is about, and what it sends of each."""
 
-import re
 from typing import Final
 
 from gateway.events.definition import Definition, TopicTarget, Transform, check_webhook, checked_filters
 from gateway.events.errors import EvaluationFailed, InvalidRule
 from gateway.events.event import JSON, MISSING, Event
 from gateway.events.json_values import MAX_JSON, read_json, write_json
+from gateway.events.lookups import Lookup, is_template
 from gateway.events.paths import Path
 from gateway.events.patterns import Pattern, Step
 from gateway.events.sql.statement import Statement
@@ -15,7 +15,6 @@ from matcher.names import is_valid_topic
 from matcher.reserved import DOLLAR
 
 _MAX_LOOKUPS: Final = 4
-_LOOKUP: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
 _MAX_CONSTANT: Final = 65_536  # bytes
 _MAX_CONTENT_TYPE: Final = 4096  # characters
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -38,7 +37,6 @@ class CompiledRule:
 
     __slots__ = (
         "_constant",
-        "_lookups",
         "_path",
         "_pattern",
         "_statement",
@@ -46,6 +44,7 @@ class CompiledRule:
         "_topic",
         "definition",
         "filters",
+        "lookups",
     )
 
     def __init__(self, definition: Definition) -> None:
@@ -67,9 +66,9 @@ class CompiledRule:
             if definition.pattern:
                 self._pattern = Pattern(definition.pattern)
             self._compile_transform(definition.transform)
-        self._lookups = [(name, _lookup(name, topic)) for name, topic in definition.enrich.items()]
-        if len(self._lookups) > _MAX_LOOKUPS:
-            raise InvalidRule(f"enrich: a rule has at most {_MAX_LOOKUPS} values of other topics")
+        self.lookups = [Lookup(name, text) for name, text in definition.enrich.items()]  # that enrich each event
+        if len(self.lookups) > _MAX_LOOKUPS:
+            raise InvalidRule(f"enrich: a rule looks up at most {_MAX_LOOKUPS} values")
         if (definition.topic is None) == (definition.webhook is None):
             raise InvalidRule("a rule has one target: topic or webhook")
         if definition.topic is not None:
@@ -84,24 +83,9 @@ class CompiledRule:
         return self._topic if isinstance(self._topic, bytes) else b""
 
     @property
-    def has_lookups(self) -> bool:
-        """Whether events have to be enriched before they are evaluated."""
-        return len(self._lookups) > 0
-
-    @property
-    def fixed_lookups(self) -> list[bytes]:
-        """The topics of `enrich` that are the same for each event."""
-        return [topic for _, topic in self._lookups if isinstance(topic, bytes)]
-
-    def lookups(self, event: Event) -> list[tuple[str, bytes]]:
-        """The names and topics of the retained values that enrich an event. One whose template fails is left out."""
-        event.work = 0
-        found: list[tuple[str, bytes]] = []
-        for name, topic in self._lookups:
-            made = _made(topic, event) if isinstance(topic, Template) else topic
-            if made is not None:
-                found.append((name, made))
-        return found
+    def reads(self) -> list[bytes]:
+        """Filters of all that it reads, as far as no event decides: its user has to be allowed to read them."""
+        return [*self.filters, *[each.reads for each in self.lookups if each.reads]]
 
     def matches(self, event: Event) -> bool:
         """Whether the rule is about an event, whose topic matches its filters. Raises `EvaluationFailed`."""
@@ -163,44 +147,13 @@ class CompiledRule:
     def _compile_topic(self, target: TopicTarget) -> None:
         if target.qos not in (0, 1, 2):
             raise InvalidRule(f"target: qos is 0, 1 or 2, not {target.qos}")
-        if _is_template(target.topic):
+        if is_template(target.topic):
             self._topic = Template(target.topic, "target: topic")
             return
         topic = target.topic.encode()
         if not is_valid_topic(topic) or topic[0] == DOLLAR:
             raise InvalidRule(f"target: {target.topic[:100]!r} is not a topic that a rule may publish to")
         self._topic = topic
-
-
-def _is_template(text: str) -> bool:
-    return "{{" in text or "{%" in text
-
-
-def _is_readable(topic: bytes) -> bool:
-    return is_valid_topic(topic) and topic[0] != DOLLAR
-
-
-def _lookup(name: str, text: str) -> Template | bytes:
-    if _LOOKUP.fullmatch(name) is None:
-        raise InvalidRule(f"enrich: {name[:40]!r} is not a name: letters, digits and underscores")
-    if _is_template(text):
-        template = Template(text, f"enrich: {name}")
-        if "enriched" in template.fields:
-            raise InvalidRule(f"enrich: {name}: its topic is made before there are values of other topics")
-        return template
-    topic = text.encode()
-    if not _is_readable(topic):
-        raise InvalidRule(f"enrich: {name}: {text[:100]!r} is not a topic that a rule may read")
-    return topic
-
-
-def _made(template: Template, event: Event) -> bytes | None:
-    """The topic that a template makes; None if it fails, or makes something else."""
-    try:
-        topic = template.render(event).strip().encode()
-    except EvaluationFailed:
-        return None
-    return topic if _is_readable(topic) else None
 
 
 def _whole(event: Event) -> Output:

@@ -54,7 +54,8 @@ class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     topics: list[str] = []  # topic filters; with SQL, those of FROM
     pattern: str = ""  # JSON; "": every event
     sql: str = ""  # in place of topics, a pattern and a transform
-    enrich: dict[str, str] = {}  # by name: the topic, or a template of it, whose retained value is `enriched.NAME`
+    # By name: the topic whose retained value is `enriched.NAME`, or `$kv/BUCKET/KEY` for an entry. May be templates.
+    enrich: dict[str, str] = {}
     transform: Transform = Transform()
     topic: TopicTarget | None = None  # one of the two targets
     webhook: WebhookTarget | None = None

@@ -21,6 +21,7 @@ from store.api import (
     ChangeOutcome,
     Store,
     entry_subject,
+    is_entry_name,
 )
 from store.control import EntryPut, EntryRemoved
 from store.errors import OutcomeUnknown
@@ -116,10 +117,9 @@ def entry_key(text: str) -> bytes:
 
 
 def _name(text: str, what: str) -> bytes:
-    name = text.encode()
-    if not 0 < len(name) <= MAX_ENTRY_NAME or not text.isprintable() or "+" in text or "#" in text:
+    if not is_entry_name(text):
         raise invalid(f"{what} has 1 to {MAX_ENTRY_NAME} bytes of printable characters without '+' and '#'")
-    return name
+    return text.encode()
 
 
 def _token(given: bytes) -> bytes:

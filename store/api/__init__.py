@@ -37,6 +37,7 @@ from store.api.buckets import (
     EntryChange,
     EntryPage,
     entry_subject,
+    is_entry_name,
     split_entry_subject,
 )
 from store.api.event_rules import EVENT_RULE, MAX_EVENT_RULES, EventRule, EventRuleStore, event_rule_group
@@ -181,6 +182,7 @@ __all__ = [
     "entry_subject",
     "event_rule_group",
     "filter_queue",
+    "is_entry_name",
     "message_queues",
     "partition_of",
     "partition_queue",

@@ -80,6 +80,11 @@ class BucketStore(Protocol):
         """What became of the change with this token. None: the log has none, or it was longer ago than many others."""
 
 
+def is_entry_name(text: str) -> bool:
+    """Whether a bucket, whose name has no slash, or a key may have this name."""
+    return 0 < len(text.encode()) <= MAX_ENTRY_NAME and text.isprintable() and "+" not in text and "#" not in text
+
+
 def entry_subject(bucket: bytes, key: bytes) -> bytes:
     """The subject of the records of an entry."""
     return bucket + b"/" + key

@@ -1,6 +1,7 @@
 """Cloud services and devices at two gateways: what one of them does reaches the clients of the other."""
 
 import asyncio
+import json
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from functools import partial
@@ -11,10 +12,13 @@ import grpc.aio
 import pytest
 
 from cloud_sdk import Client, Decision, Delivery, Message, OutgoingMessage
+from gateway.broker.append import append
 from gateway.config.config import load
 from gateway.node.gateway_node import GatewayNode
 from gateway.node.store_node import StoreNode
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
+from store import control
+from store.api import Action, Resource, Rule
 from tests.gateway.mqtt import wire as packets
 from tests.gateway.raw import PUBACK, PUBLISH, RawClient
 from tests.gateway.rocketmq.test_rocket_service import ME, TOPIC, Wire, pull
@@ -37,7 +41,7 @@ class Split:
     async def start(self) -> None:
         role = {"split.role": "store", "split.listen": "127.0.0.1:0", "store.transaction_check_s": 1}
         own = {**FREE, **role, "grpc.port": -1, "data_dir": self._folder / "data"}
-        store = StoreNode(load(None, own, {}))
+        self.store = store = StoreNode(load(None, own, {}))
         self._nodes.append(store)
         ports = await store.start()
         assert ports.grpc == -1
@@ -114,6 +118,31 @@ async def test_a_producer_of_rocketmq_is_asked_for_its_orphans(split: Split, is_
         assert (await wire.call("EndTransaction", end)).status.code == pb.OK
         assert [m.payload for m in await device.take(1)] == [b"half"]
     await device.disconnect()
+
+
+async def test_a_rule_finds_entries_that_a_service_put(split: Split) -> None:
+    engine = split.store._engine
+    assert engine is not None
+    everybody = Rule(True, int(Action.PUB | Action.SUB), int(Resource.TOPIC), b"$kv/devices/#")
+    await append(engine, [control.RulesSet([everybody]).frame(b"")])
+    about = {
+        "topics": ["fleet/+"],
+        "enrich": {"site": '$kv/devices/{{ levels["2"] }}'},
+        "transform": {"template": "{{ enriched.site }}"},
+        "topic": {"topic": "out"},
+    }
+    rule = control.EventRuleSet([b"fleet/+"], definition=json.dumps(about).encode())
+    await append(engine, [rule.frame(b"r")])
+    reader = await split.client("b", b"reader", 0)
+    await reader.subscribe((b"out", 1))
+    writer = await split.client("b", b"writer", 0)
+    async with Client(split.endpoints["a"], name="registry") as client:
+        for number, site in enumerate((b"north", b"south"), 1):
+            await client.bucket("devices").put("7", site)
+            await writer.publish(b"fleet/7", b"x", 1, number)
+            assert [each.payload for each in await reader.take(1)] == [site]
+    for device in (reader, writer):
+        await device.disconnect()
 
 
 async def test_a_retained_value_is_everybodys_and_its_end_too(split: Split) -> None:

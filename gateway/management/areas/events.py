@@ -136,13 +136,18 @@ class EventsService:
             definition = _stored(await self._rule(request.name))
         compiled = _compiled(definition)
         event = await self._event(request, compiled, manager)
-        for _, topic in compiled.lookups(event):
-            await require_one(manager, SUB, TOPIC, topic.decode())
         reply = pb.TestEventRuleReply(event=write_json(event.structured()).decode())
+        for lookup in compiled.lookups:
+            topic = lookup.topic(event)
+            if topic is not None:
+                await require_one(manager, SUB, TOPIC, topic.decode())
+            reply.lookups.add(name=lookup.name, topic="" if topic is None else topic.decode())
         try:
-            if compiled.has_lookups:
+            if compiled.lookups:
                 await Enrichment(self._store, compiled, lambda _: True, int(time.time() * 1000)).enrich(event)
-                reply.enriched = write_json(event.field("enriched")).decode()
+                values = event.field("enriched")
+                for each in reply.lookups:
+                    each.value = write_json(values[each.name]).decode() if each.name in values else ""
             _explain(request.name, compiled, event, reply)
         except EvaluationFailed as error:
             reply.error = str(error)
@@ -198,7 +203,7 @@ class EventsService:
             return
         if not manager.name:
             raise RequestError(grpc.StatusCode.PERMISSION_DENIED, "a rule has the rights of its user: log in as one")
-        read = [*compiled.filters, *compiled.fixed_lookups]
+        read = compiled.reads
         for each in read:
             await require_one(manager, SUB, TOPIC, each.decode())
         topic = compiled.fixed_topic

@@ -1743,7 +1743,7 @@ class EventStep(_message.Message):
     def __init__(self, path: _Optional[str] = ..., condition: _Optional[str] = ..., value: _Optional[str] = ..., holds: _Optional[bool] = ...) -> None: ...
 
 class TestEventRuleReply(_message.Message):
-    __slots__ = ("topic_matches", "steps", "matches", "error", "data", "content_type", "topic", "request", "event", "enriched")
+    __slots__ = ("topic_matches", "steps", "matches", "error", "data", "content_type", "topic", "request", "event", "lookups")
     TOPIC_MATCHES_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     MATCHES_FIELD_NUMBER: _ClassVar[int]
@@ -1753,7 +1753,7 @@ class TestEventRuleReply(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
-    ENRICHED_FIELD_NUMBER: _ClassVar[int]
+    LOOKUPS_FIELD_NUMBER: _ClassVar[int]
     topic_matches: bool
     steps: _containers.RepeatedCompositeFieldContainer[EventStep]
     matches: bool
@@ -1763,8 +1763,18 @@ class TestEventRuleReply(_message.Message):
     topic: str
     request: EventRequest
     event: str
-    enriched: str
-    def __init__(self, topic_matches: _Optional[bool] = ..., steps: _Optional[_Iterable[_Union[EventStep, _Mapping]]] = ..., matches: _Optional[bool] = ..., error: _Optional[str] = ..., data: _Optional[str] = ..., content_type: _Optional[str] = ..., topic: _Optional[str] = ..., request: _Optional[_Union[EventRequest, _Mapping]] = ..., event: _Optional[str] = ..., enriched: _Optional[str] = ...) -> None: ...
+    lookups: _containers.RepeatedCompositeFieldContainer[EventLookup]
+    def __init__(self, topic_matches: _Optional[bool] = ..., steps: _Optional[_Iterable[_Union[EventStep, _Mapping]]] = ..., matches: _Optional[bool] = ..., error: _Optional[str] = ..., data: _Optional[str] = ..., content_type: _Optional[str] = ..., topic: _Optional[str] = ..., request: _Optional[_Union[EventRequest, _Mapping]] = ..., event: _Optional[str] = ..., lookups: _Optional[_Iterable[_Union[EventLookup, _Mapping]]] = ...) -> None: ...
+
+class EventLookup(_message.Message):
+    __slots__ = ("name", "topic", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    topic: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., topic: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class EventRequest(_message.Message):
     __slots__ = ("url", "headers", "body")

@@ -66,8 +66,8 @@ def _add_definition(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--file", type=Path, metavar="FILE", help=text)
     what.add_argument("--sql", metavar="TEXT", help='SELECT … FROM "topic/filter" WHERE …')
     what.add_argument("--topics", nargs="+", metavar="FILTER", help="topic filters, in place of SQL")
-    text = "the retained value of a topic, which may be a template, as enriched.NAME; may be given several times"
-    what.add_argument("--enrich", action="append", metavar="NAME=TOPIC", help=text)
+    text = "a retained value, or an entry of a bucket ($kv/BUCKET/KEY), as enriched.NAME; may be a template"
+    what.add_argument("--enrich", action="append", metavar="NAME=TOPIC", help=f"{text}; may be given several times")
     what.add_argument("--pattern", metavar="JSON", help="which events of these topics it is about")
     sent = parser.add_argument_group("what is sent, in place of the data of the event")
     one = sent.add_mutually_exclusive_group()
@@ -231,12 +231,14 @@ def _test(arguments: Arguments) -> int:
 
 
 def _steps(reply: "pb.TestEventRuleReply") -> list[str]:
-    lines = [f"event    {printable(reply.event)}", f"topic    {_mark(reply.topic_matches)} is one of the rule's topics"]
+    lines = [f"event    {printable(reply.event)}"]
+    for lookup in reply.lookups:
+        topic = printable(lookup.topic) or "its topic cannot be made of this event"
+        lines.append(f"enriched {printable(lookup.name)}: {topic} — {printable(lookup.value) or 'not there'}")
+    lines.append(f"topic    {_mark(reply.topic_matches)} is one of the rule's topics")
     for each in reply.steps:
         value = printable(each.value)
         lines.append(f"pattern  {_mark(each.holds)} {printable(each.path)}: {printable(each.condition)} — {value}")
-    if reply.enriched:
-        lines.insert(1, f"enriched {printable(reply.enriched)}")
     if reply.matches or not reply.error:
         lines.append(f"         {'the rule is about this event' if reply.matches else 'the rule ignores this event'}")
     if reply.error:

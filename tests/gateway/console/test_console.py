@@ -543,13 +543,17 @@ async def test_a_user_asks_for_access_and_an_administrator_decides(node: Node, a
 
 
 async def test_rules_are_set_tested_paused_and_deleted(node: Node, admin: Browser) -> None:
-    definition = json.dumps({"topics": ["a/+"], "pattern": {"data": {"x": [1]}}, "topic": {"topic": "out"}})
+    await set_rules(node, ADMIN, "allow * topic:#", "allow * cluster:*", "allow subscribe $kv/devices/#")
+    about = {"topics": ["a/+"], "pattern": {"data": {"x": [1]}}, "topic": {"topic": "out"}}
+    definition = json.dumps({**about, "enrich": {"dev": "$kv/devices/{{ data.y|tojson }}"}})
     assert "The rule r is set" in (await admin.act("rule-set", name="r", definition=definition)).text
     assert "/console/rule?name=r" in (await admin.get("rules")).links
     page = await admin.get("rule?name=r&event=" + quote(json.dumps({"subject": "a/b", "data": {"x": 1, "y": EVIL}})))
     assert "It is published to" in page.elements.words and "<img" not in page.text
+    assert "enriched.dev" in page.elements.words and "$kv/devices/" in page.text and "not there" in page.elements.words
     page = await admin.get("rule?name=r&event=" + quote(json.dumps({"subject": "a/b", "data": {"x": 2}})))
     assert "The rule ignores this event" in page.elements.words
+    assert "its topic cannot be made of this event" in page.elements.words
     assert "the event is not JSON" in (await admin.get("rule?name=r&event=x")).elements.words
     (position,) = await store_messages(node, (b"a/b", b'{"x": 1}'))
     assert "It is published to" in (await admin.get(f"rule?name=r&position={position}")).elements.words

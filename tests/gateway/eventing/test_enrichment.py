@@ -72,7 +72,7 @@ async def test_values_that_are_not_there_or_too_large(node: Node) -> None:
     await publish(node, "in", '{"odd": "a/#"}')
     await settled(node, "large", "none", "left")
     (letter,) = await letters_of(node, "large")
-    assert letter.error == f"the retained value of 'site' has more than {MAX_VALUE} bytes"
+    assert letter.error == f"the value of 'site' has more than {MAX_VALUE} bytes"
     (letter,) = await letters_of(node, "none")
     assert "has no attribute 'none'" in letter.error
     assert await arrived(node, "out/left", 1) == ["0"]
@@ -83,7 +83,9 @@ async def test_a_test_shows_what_enriches_an_event(node: Node) -> None:
     await set_rule(node, "r", topics=["fleet/+/temp"], enrich=ENRICH, topic={"topic": "out"})
     request = pb.TestEventRuleRequest(name="r", json='{"subject": "fleet/7/temp", "data": 1}')
     reply = await service(node).test_event_rule(request, NODE_USER)
-    assert (reply.enriched, reply.matches, reply.topic) == ('{"dev":{"site":"north"}}', True, "out")
+    shown = {each.name: (each.topic, each.value) for each in reply.lookups}
+    assert shown == {"dev": ("devices/7/info", '{"site":"north"}'), "site": ("site", "")}
+    assert (reply.matches, reply.topic) == (True, "out")
 
 
 async def test_a_rule_reads_what_its_user_may_read(make_node: MakeNode) -> None:
