@@ -14,6 +14,7 @@ class Figures:
 
     records_in: int = 0  # read: from the log, or from the other system
     records_out: int = 0  # delivered, or stored
+    bytes: int = 0  # of payloads that a sink has read from the log, or a source has stored in it
     dropped: int = 0  # by a transform
     failed: int = 0  # could not be converted, transformed or delivered
     dead: int = 0  # of them, dead letters

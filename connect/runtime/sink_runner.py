@@ -138,6 +138,7 @@ class SinkRunner(Runner):
                 size = sum(len(each.payload) for each in deliveries)
                 batch = _Batch(consumer, subscription, deliveries, loop.time(), size)
                 self.figures.records_in += len(deliveries)
+                self.figures.bytes += size
                 self._held.add(batch)
                 self._line.append(batch)
                 self._came.set()

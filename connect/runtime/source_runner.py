@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -151,7 +151,7 @@ class SourceRunner(Runner):
             try:
                 await self.job.client.send_many(messages)
             except MessagesRejected as error:
-                self.figures.records_out += len(messages) - len(error.reasons)
+                self._count(each for index, each in enumerate(messages) if index not in error.reasons)
                 faults = [self._refused(messages[index], reason) for index, reason in error.reasons.items()]
                 self.raise_unless_tolerated(faults[0])
                 return
@@ -166,8 +166,13 @@ class SourceRunner(Runner):
             except SluiceError as error:
                 await self._pause(error, retry)
             else:
-                self.figures.records_out += len(messages)
+                self._count(messages)
                 return
+
+    def _count(self, stored: Iterable[OutgoingMessage]) -> None:
+        for message in stored:
+            self.figures.records_out += 1
+            self.figures.bytes += len(message.payload)
 
     def _refused(self, message: OutgoingMessage, reason: str) -> Exception:
         """Count a message that the node does not store."""

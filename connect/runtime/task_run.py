@@ -29,9 +29,15 @@ class TaskRun:
     """A task of this worker. A task that fails or hangs has no effect on others."""
 
     def __init__(
-        self, task: TaskId, entry: ConnectorEntry, make_plan: MakePlan, make_job: MakeJob, stop_s: float
+        self,
+        task: TaskId,
+        entry: ConnectorEntry,
+        make_plan: MakePlan,
+        make_job: MakeJob,
+        stop_s: float,
+        on_state: Callable[[], None],
     ) -> None:
-        """make_plan may block. stop_s: for a task to end by itself."""
+        """make_plan may block. stop_s: for a task to end by itself. on_state: called when the state is another one."""
         self.id = task
         self.state = "UNASSIGNED"  # Kafka Connect's: UNASSIGNED, RUNNING, PAUSED, FAILED
         self.error = ""  # why it has failed
@@ -41,6 +47,7 @@ class TaskRun:
         self._make_plan = make_plan
         self._make_job = make_job
         self._stop_s = stop_s
+        self._on_state = on_state
         self._changed = asyncio.Event()
         self._job: Job | None = None
         self._work = asyncio.create_task(self._supervise(), name=f"{task.connector}-{task.number}")
@@ -83,10 +90,10 @@ class TaskRun:
             self._changed.clear()
             self._running = entry
             if entry.state != "RUNNING":
-                self.state, self.error = "PAUSED", ""
+                self._enter("PAUSED")
                 await self._changed.wait()
                 continue
-            self.state, self.error = "RUNNING", ""
+            self._enter("RUNNING")
             work = asyncio.create_task(self._run(entry))
             await self._until_other(work)
             if not work.done():
@@ -142,9 +149,15 @@ class TaskRun:
             self._changed.clear()  # `end` may shorten the time
             await first_of(work, self._changed, left)
 
+    def _enter(self, state: str, error: str = "") -> None:
+        is_same = (state, error) == (self.state, self.error)
+        self.state, self.error = state, error
+        if not is_same:
+            self._on_state()
+
     def _fail(self, error: BaseException) -> None:
-        self.state, self.error = "FAILED", self._figures.text(error)
         self._figures.note(error)
+        self._enter("FAILED", self._figures.text(error))
         log.error("task %d of connector %s has failed: %s", self.id.number, self.id.connector, self.error)
         if not isinstance(error, ConnectError):  # a traceback has the error in it, perhaps with a secret
             places = "".join(traceback.format_tb(error.__traceback__))

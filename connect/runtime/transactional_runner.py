@@ -220,6 +220,7 @@ class TransactionalRunner(Runner):
                 raise error
             reader.poll = None
         self.figures.records_in += len(found)
+        self.figures.bytes += sum(len(message.payload) for _, message in found)
         return found
 
     def _converted(self, found: Sequence[tuple[_Reader, Message]]) -> list[SinkRecord]:

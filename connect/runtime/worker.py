@@ -16,6 +16,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _FENCED_STOP_S: Final = 4.0  # for tasks to end by themselves when others may soon take them
 _LAST_BEAT_S: Final = 5.0  # for a worker that ends to tell so
+_EARLY_S: Final = 1.0  # between two heartbeats at least, however often states of tasks change
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,6 +68,7 @@ class Worker:
         self._plugins = CONNECTORS.names()
         self._observer = Observer(settings.dead_after_s)
         self._stopping = asyncio.Event()
+        self._has_news = asyncio.Event()  # a task has another state than the last heartbeat says
         self._id = self._new_id()
         self._revision = 0  # of the heartbeat
         self._beat = float("-inf")  # loop time at which the last heartbeat that was written began
@@ -109,14 +112,19 @@ class Worker:
     # --- heartbeats
 
     async def _keep_beating(self) -> None:
+        least_s = min(_EARLY_S, self._settings.heartbeat_s)
         while True:
+            self._has_news.clear()
             try:
                 await self._write_heartbeat()
             except SluiceError as error:
                 if not _may_pass(error):
                     raise
                 log.warning("the heartbeat could not be written: %s", error_text(error))
-            await asyncio.sleep(self._settings.heartbeat_s)
+            await asyncio.sleep(least_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.heartbeat_s - least_s):
+                    await self._has_news.wait()
 
     async def _write_heartbeat(self) -> None:
         began = asyncio.get_running_loop().time()
@@ -240,6 +248,7 @@ class Worker:
         """Give up the leases of tasks that have ended."""
         for task in [task for task, run in self._runs.items() if run.is_over]:
             del self._runs[task]
+            self._has_news.set()
             await self._release(task)
 
     async def _release(self, task: TaskId) -> None:
@@ -266,7 +275,8 @@ class Worker:
             await self._remove_lease(task, revision)
             return
         self._leases[task] = revision
-        self._runs[task] = TaskRun(task, entry, self._plan, self._job, self._settings.stop_timeout_s)
+        stop_s = self._settings.stop_timeout_s
+        self._runs[task] = TaskRun(task, entry, self._plan, self._job, stop_s, self._has_news.set)
 
     def _job(self, task: TaskId, made: Plan, figures: Figures) -> Job:
         return Job(
