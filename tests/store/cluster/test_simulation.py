@@ -29,7 +29,7 @@ SEEDS = 400  # in which a fault is found
 
 @pytest.mark.slow
 def test_no_history_violates_the_promises():
-    command = [sys.executable, "-m", "tests.store.cluster.simulation", "--seeds", "400"]
+    command = [sys.executable, "-m", "tests.store.cluster.simulation", "--seeds", "100"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.endswith("0 violations\n")
@@ -37,7 +37,7 @@ def test_no_history_violates_the_promises():
 
 @pytest.mark.slow
 def test_no_history_of_real_stores_violates_the_promises():
-    command = [sys.executable, "-m", "tests.store.cluster.simulation", "stores", "--seeds", "24"]
+    command = [sys.executable, "-m", "tests.store.cluster.simulation", "stores", "--seeds", "8"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.endswith("0 violations\n")
