@@ -4,6 +4,7 @@ A backtracking matcher, as Python's `re` is, takes exponential time for an expre
 up all tasks of the worker. RE2 has no backreferences, and nothing that looks ahead or behind.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import re2
@@ -42,6 +43,16 @@ class RegularExpression:
         if not 0 <= number <= self._compiled.groups:
             raise ValueError(f"there is no group {name}")
         return int(number)
+
+
+def problem_of(expressions: Iterable[str]) -> str | None:
+    """What is wrong with the first expression that is not valid; None: nothing."""
+    for each in expressions:
+        try:
+            RegularExpression(each)
+        except ValueError as error:
+            return str(error)
+    return None
 
 
 def _reason(error: Exception) -> str:

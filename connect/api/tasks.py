@@ -9,10 +9,13 @@ it.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from connect.api.records import Partition, SinkRecord, SourceRecord
 from connect.api.settings import Settings
+
+if TYPE_CHECKING:
+    from cloud_sdk import Client
 
 
 class TaskContext(Protocol):
@@ -32,6 +35,9 @@ class TaskContext(Protocol):
 
 class SinkContext(TaskContext, Protocol):
     """What a worker does for a sink task."""
+
+    client: "Client"  # of this log, with the rights of the worker's user; the worker closes it
+    topics: Sequence[str]  # the filters of the connector
 
     def reject(self, record: SinkRecord, error: Exception) -> None:
         """Say that this record alone cannot be delivered, now and later, while `put` deals with the others.

@@ -57,12 +57,13 @@ class ContextOfSink(Context):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self._client = job.client
+        self.client = job.client
+        self.topics: Sequence[str] = job.configuration.common["topics"]
 
     async def publish(self, records: Sequence[SourceRecord]) -> None:
         """See `SinkContext.publish`."""
         try:
-            await self._client.send_many(
+            await self.client.send_many(
                 [
                     OutgoingMessage(
                         each.topic,

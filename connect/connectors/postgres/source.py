@@ -7,7 +7,7 @@ from typing import Final
 from connect.api import Importance, Setting, Settings, SettingType, SourceConnector, SourceTask
 from connect.connectors.postgres.connection_settings import CONNECTION_SETTINGS
 from connect.connectors.postgres.identifiers import identifier_problem
-from connect.regular_expressions import RegularExpression
+from connect.regular_expressions import problem_of
 
 _OPERATIONS: Final = ("c", "u", "d", "t", "none")
 
@@ -20,15 +20,6 @@ def _prefix_problem(prefix: str) -> str | None:
 
 def _slot_problem(name: str) -> str | None:
     return None if re.fullmatch("[a-z0-9_]{1,63}", name) else "it is a name of a-z, 0-9 and _"
-
-
-def _patterns_problem(patterns: list[str]) -> str | None:
-    for pattern in patterns:
-        try:
-            RegularExpression(pattern)
-        except ValueError as error:
-            return str(error)
-    return None
 
 
 class PostgresSource(SourceConnector):
@@ -51,7 +42,7 @@ class PostgresSource(SourceConnector):
             "tables but the system's.",
             SettingType.LIST,
             importance=Importance.HIGH,
-            check=_patterns_problem,
+            check=problem_of,
         ),
         Setting(
             "snapshot.mode",

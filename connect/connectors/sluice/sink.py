@@ -4,7 +4,8 @@ The user properties of a copy say where its message was published: `sluice-id` (
 it was stored there, in milliseconds since 1970), and `sluice-cluster`, the clusters that it has been at.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from cloud_sdk import (
@@ -38,9 +39,13 @@ from connect.connectors.common.expiry import seconds_left
 from connect.connectors.common.tls import TLS
 from connect.connectors.common.topic_mapping import MAPPING, TopicMapping
 from connect.connectors.common.values import raw
+from connect.connectors.sluice.group_positions import GroupPositions
+from connect.regular_expressions import problem_of
 
 ID: Final = "sluice-id"
 TIME: Final = "sluice-time"
+_SYNC: Final = "sync.group.offsets.enabled"
+_REVERSE: Final = "reverse.connector"
 _RETRY_S: Final = 5.0  # by the client; then the worker tries again
 
 
@@ -72,9 +77,21 @@ class SluiceSink(SinkConnector):
                 importance=Importance.HIGH),
         Setting(TARGET_ALIAS, "The name of the other cluster.", required=True, check=_alias_problem,
                 importance=Importance.HIGH),
+        Setting(_SYNC, "Whether positions of consumer groups are copied, too.", SettingType.BOOLEAN, default=False),
+        Setting("sync.group.offsets.interval.seconds", "How often.", SettingType.INT, 60, least=1),
+        Setting("groups", "Regular expressions of the groups' names.", SettingType.LIST, [".*"],
+                check=problem_of),
+        Setting("groups.exclude", "Those of groups that are left out.", SettingType.LIST, ["connect-.*"],
+                check=problem_of),
+        Setting(_REVERSE, "The connector of the other cluster that copies back to this one, if there is one."),
         MAPPING,
         *TLS,
     )  # fmt: skip
+
+    def check(self, settings: Settings) -> Mapping[str, str]:
+        if settings[_SYNC] and settings["topic.mapping"]:
+            return {_SYNC: "positions of groups are copied only if topics keep their names: without topic.mapping"}
+        return {}
 
     def task(self) -> SinkTask:
         return SluiceSinkTask()
@@ -84,6 +101,8 @@ class SluiceSinkTask(SinkTask):
     """Sends each batch in one call."""
 
     _client: Client | None = None
+    _keeping: asyncio.Task[None] | None = None  # positions of groups
+    _keeps_one_way = False  # positions of groups, and the other cluster is said to copy nothing back
 
     async def start(self, settings: Settings, context: SinkContext) -> None:
         self._settings = settings
@@ -107,8 +126,33 @@ class SluiceSinkTask(SinkTask):
             credentials=Credentials(user, settings["sluice.password"] or "") if user else None,
             tls=tls,
         )
+        if settings[_SYNC]:
+            self._keeps_one_way = not settings[_REVERSE]
+            if context.task == 0:
+                await self._keep_positions(self._client)
+
+    async def _keep_positions(self, target: Client) -> None:
+        settings, context = self._settings, self._context
+        positions = GroupPositions(
+            context.client,
+            target,
+            f"sync/{settings[SOURCE_ALIAS]}/{context.connector}",
+            context.topics,
+            groups=settings["groups"],
+            excluded=settings["groups.exclude"],
+            reverse=settings[_REVERSE],
+        )
+        try:
+            await positions.round()
+        except (InvalidArgument, NotAllowed, Untrusted) as error:
+            raise ConnectError(f"positions of groups cannot be copied to {self._where}: {error}") from error
+        except SluiceError as error:
+            raise RetriableError(f"positions of groups cannot be copied to {self._where} now: {error}") from error
+        self._keeping = asyncio.create_task(positions.keep(settings["sync.group.offsets.interval.seconds"]))
 
     async def put(self, records: Sequence[SinkRecord]) -> None:
+        if self._keeping is not None and self._keeping.done():
+            self._keeping.result()  # raises
         made = writable(records, self._message, self._context)
         await in_halves(
             [(record, message) for record, message in made if message is not None], self._send, self._context
@@ -135,6 +179,8 @@ class SluiceSinkTask(SinkTask):
         source = self._settings[SOURCE_ALIAS]
         headers = cross(record.headers, source, self._settings[TARGET_ALIAS])
         left_s = seconds_left(record)
+        if headers is None and self._keeps_one_way:
+            raise ConnectError(f"messages come back from {self._settings[TARGET_ALIAS]}: name their {_REVERSE}")
         if headers is None or left_s == 0:
             return None
         if not any(name == ID for name, _ in headers):
@@ -155,5 +201,8 @@ class SluiceSinkTask(SinkTask):
         )
 
     async def stop(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
         if self._client is not None:
             await self._client.close(timeout=_RETRY_S)

@@ -36,6 +36,8 @@ class Context:
     stored_rejects: int = 0  # how many of them are stored as dead letters
     is_tolerant: bool = True
     offsets: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # by source
+    client: Any = None  # of the node that messages come from
+    topics: Sequence[str] = ()
 
     async def require_allowed(self, host: str, port: int) -> None:
         self.asked.append((host, port))
