@@ -50,6 +50,15 @@ GATEWAY_FLOORS = (
     ("console",),
     ("node",),
 )
+# The packages and modules of gateway/rpc/, likewise.
+RPC_FLOORS = (
+    ("limits", "loop_turns", "queue_names", "status", "wakeups"),
+    ("reply_budget", "request_fields"),
+    ("access",),
+    ("bucket_calls", "consuming", "held_calls", "producing"),
+    ("groups",),
+    ("service",),
+)
 # The packages and modules of store/, likewise.
 STORE_FLOORS = (
     ("config", "errors", "histogram", "recent_rate"),
@@ -127,6 +136,7 @@ def test_imports_point_one_way(package: str) -> None:
     ("package", "packages"),
     [
         ("gateway", GATEWAY_FLOORS),
+        ("gateway/rpc", RPC_FLOORS),
         ("store", STORE_FLOORS),
         ("store/remote", REMOTE_FLOORS),
         ("cloud_sdk", SDK_FLOORS),

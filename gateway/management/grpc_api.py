@@ -13,8 +13,8 @@ from gateway.management.methods import METHODS, PACKAGE, Method
 from gateway.management.rights import REQUEST_ID, RemoteManager
 from gateway.management.surface import Management
 from gateway.observe.trace_context import CALL_TRACE, TRACEPARENT, TRACESTATE, read_trace
+from gateway.rpc.access.visibility import CALLER
 from gateway.rpc.reply_budget import reply_budget
-from gateway.rpc.visibility import CALLER
 
 Behavior = Callable[[Message, Any], Awaitable[Message]]
 _SERVICES: Final = sorted({method.service for method in METHODS})

@@ -21,8 +21,8 @@ from gateway.observe.service_clients import ServiceClients
 from gateway.rocketmq.access import refusal_reply
 from gateway.rocketmq.proto.rocketmq_pb2_grpc import add_MessagingServiceServicer_to_server
 from gateway.rocketmq.service import RocketService
-from gateway.rpc.authenticating import Authenticating
-from gateway.rpc.certificates import RpcCertificates
+from gateway.rpc.access.authenticating import Authenticating
+from gateway.rpc.access.certificates import RpcCertificates
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.loop_turns import LoopTurns
 from gateway.rpc.service import Service

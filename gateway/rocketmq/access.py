@@ -7,8 +7,8 @@ import grpc.aio
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
-from gateway.rpc.long_polling import Source
-from gateway.rpc.visibility import CALLER, group_state, may_read_group, may_use_group
+from gateway.rpc.access.visibility import CALLER, group_state, may_read_group, may_use_group
+from gateway.rpc.groups.long_polling import Source
 from store.api import Action, GroupStore, Resource
 
 _CLIENT_ID: Final = "x-mq-client-id"

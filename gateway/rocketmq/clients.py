@@ -15,7 +15,7 @@ from gateway.rocketmq.messages import StoredMessage
 from gateway.rocketmq.names import group_name, parent_of_topic, resource_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import OK, RocketError
-from gateway.rpc.visibility import CALLER
+from gateway.rpc.access.visibility import CALLER
 from matcher.names import parent_of
 from store.api import HeldMessage, Redelivery, Store
 from store.errors import StoreError

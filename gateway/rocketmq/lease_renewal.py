@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.observe.service_clients import CLIENT
 from gateway.rocketmq.access import ClientKey
-from gateway.rpc.long_polling import LongPolling, Source
+from gateway.rpc.groups.long_polling import LongPolling, Source
 from store.api import Receipts
 from store.errors import StoreError
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
-from gateway.rpc.long_polling import Source, dead_letter_source, parent_source
+from gateway.rpc.groups.long_polling import Source, dead_letter_source, parent_source
 from matcher.names import is_shared
 from matcher.reserved import DOLLAR
 from store.api import EVENT_RULE, QueueStore

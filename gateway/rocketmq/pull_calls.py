@@ -13,8 +13,8 @@ from gateway.rocketmq.names import group_name, parent_of_topic, source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receive_calls import selection_of, wait_of
 from gateway.rocketmq.status import OK, RocketError
+from gateway.rpc.consuming.pull import PullCalls
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.pull import PullCalls
 from store.api import Store, partition_queue
 
 _MAX_OFFSET: Final = (1 << 63) - 1

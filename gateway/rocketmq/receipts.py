@@ -2,7 +2,7 @@
 
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
-from gateway.rpc.long_polling import Source
+from gateway.rpc.groups.long_polling import Source
 from store.api import Receipts
 
 

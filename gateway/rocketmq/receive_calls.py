@@ -12,9 +12,9 @@ from gateway.rocketmq.messages import StoredMessage
 from gateway.rocketmq.names import source_of
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import RocketError
+from gateway.rpc.access.visibility import why_unreadable
+from gateway.rpc.groups.long_polling import LongPolling, Source, current_source
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling, Source, current_source
-from gateway.rpc.visibility import why_unreadable
 from matcher.selector import EVERYTHING, Selection, SelectorError, compile_selection
 from store.api import Ordering, PopRequest, Receipts, Start, Store
 

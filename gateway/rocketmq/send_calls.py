@@ -13,7 +13,7 @@ from gateway.rocketmq.names import parent_of_topic
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.status import OK, RocketError
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.payloads import checked_frame
+from gateway.rpc.producing.payloads import checked_frame
 from gateway.schemas.errors import InvalidPayload
 from gateway.schemas.payload_checks import PayloadChecks
 from store.api import Appended, Store

@@ -21,9 +21,9 @@ from gateway.rocketmq.receive_calls import LeasedMessages, ReceiveCalls
 from gateway.rocketmq.send_calls import SendCalls
 from gateway.rocketmq.settle_calls import SettleCalls
 from gateway.rocketmq.status import OK, RocketError, status_of
+from gateway.rpc.consuming.pull import PullCalls
+from gateway.rpc.groups.long_polling import LongPolling
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling
-from gateway.rpc.pull import PullCalls
 from gateway.rpc.status import RequestError
 from gateway.schemas.payload_checks import PayloadChecks
 from store.api import HeldMessage, Store

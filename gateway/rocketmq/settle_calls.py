@@ -7,8 +7,8 @@ from gateway.rocketmq.proto import rocketmq_pb2 as pb
 from gateway.rocketmq.receipts import receipts_of
 from gateway.rocketmq.receive_calls import check_invisible_ms
 from gateway.rocketmq.status import OK, RocketError, status_of
+from gateway.rpc.groups.long_polling import LongPolling, Source
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling, Source
 from store.api import DeadLetterReason, Failed, Receipts, Store
 
 _STALE = RocketError(

@@ -7,11 +7,11 @@ from typing import Final
 import grpc
 
 from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.access.visibility import caller_user
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import within
 from gateway.rpc.status import RequestError, invalid
-from gateway.rpc.visibility import caller_user
 from store.api import (
     MAX_ENTRY_NAME,
     MAX_ENTRY_VALUE,

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.access.visibility import CALLER, is_readable
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import within
 from gateway.rpc.status import invalid
-from gateway.rpc.visibility import CALLER, is_readable
 from store.api import HeldMessage, Store
 from store.errors import NoSuchMessage
 

@@ -7,22 +7,22 @@ import grpc.aio
 
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto import sluice_pb2_grpc
+from gateway.rpc.access.rights import Rights
+from gateway.rpc.access.visibility import is_listed, may_check_transaction, visible_child
 from gateway.rpc.bucket_calls import BucketCalls
-from gateway.rpc.consume import ConsumeStream
-from gateway.rpc.group_calls import GroupCalls
+from gateway.rpc.consuming.pull import PullCalls
+from gateway.rpc.consuming.trace import Trace
+from gateway.rpc.groups.consume import ConsumeStream
+from gateway.rpc.groups.group_calls import GroupCalls
+from gateway.rpc.groups.long_polling import LongPolling
 from gateway.rpc.held_calls import HeldCalls
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling
 from gateway.rpc.loop_turns import LoopTurns
-from gateway.rpc.messages import MessageCheck
-from gateway.rpc.produce import ProduceStream
-from gateway.rpc.pull import PullCalls
+from gateway.rpc.producing.messages import MessageCheck
+from gateway.rpc.producing.produce import ProduceStream
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import parent_name, within
-from gateway.rpc.rights import Rights
 from gateway.rpc.status import RequestError, abort, invalid
-from gateway.rpc.trace import Trace
-from gateway.rpc.visibility import is_listed, may_check_transaction, visible_child
 from gateway.rpc.wakeups import Wakeups
 from gateway.schemas.payload_checks import PayloadChecks
 from record.layout import MAX_KEY

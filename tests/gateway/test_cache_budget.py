@@ -4,7 +4,7 @@ from gateway.auth.rules.permissions import RuleBook
 from gateway.management.areas.access import parse_rule
 from gateway.mqtt.aliases import TopicAliases
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.messages import MessageCheck
+from gateway.rpc.producing.messages import MessageCheck
 from gateway.session.subscriptions import Subscriptions
 from matcher.cache_budget import ENTRY_BYTES, CacheBudget
 from notify.interest import Interest

@@ -11,8 +11,8 @@ from gateway.management.areas.messages import message_of
 from gateway.management.paging import AT_ONCE, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
+from gateway.rpc.groups.long_polling import LongPolling, Source, parent_source
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling, Source, parent_source
 from gateway.rpc.loop_turns import LoopTurns
 from gateway.rpc.request_fields import client_group_name, member_name, parent_name
 from gateway.rpc.status import invalid

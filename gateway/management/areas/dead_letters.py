@@ -19,11 +19,11 @@ from gateway.management.paging import AT_ONCE, MAX_PAGE, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC
 from gateway.management.rights import Manager, require_one
+from gateway.rpc.access.visibility import group_state, topic_of
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.queue_names import display_name
 from gateway.rpc.request_fields import group_name
 from gateway.rpc.status import RequestError, invalid
-from gateway.rpc.visibility import group_state, topic_of
 from gateway.topics.destination import InvalidDestination, parse_destination
 from matcher.reserved import INBOX, is_below
 from record.layout import FLAG_ADDRESSED, FLAG_QOS, Kind

@@ -27,9 +27,9 @@ from gateway.management.paging import AT_ONCE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC
 from gateway.management.rights import Manager, NodeUser, require_one
+from gateway.rpc.access.visibility import topic_of
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import RequestError, invalid
-from gateway.rpc.visibility import topic_of
 from gateway.schemas.payload_checks import PayloadChecks
 from matcher.names import has_wildcard, is_valid_filter, is_valid_topic, matches
 from store import control

@@ -15,11 +15,11 @@ from gateway.management.paging import AT_ONCE, after_of, before, latest, page_si
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
 from gateway.observe.service_clients import ServiceQuery
+from gateway.rpc.access.visibility import group_state
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.queue_names import display_name
 from gateway.rpc.request_fields import client_group_name, group_name, parent_name
 from gateway.rpc.status import RequestError, invalid
-from gateway.rpc.visibility import group_state
 from matcher.names import is_shared
 from record.layout import PART_PAYLOAD, PART_PROPERTIES
 from store import control

@@ -6,8 +6,8 @@ from gateway.management.paging import MAX_PAGE, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, SUB, TOPIC
 from gateway.management.rights import Manager, require_one
+from gateway.rpc.access.visibility import topic_of
 from gateway.rpc.status import invalid
-from gateway.rpc.visibility import topic_of
 from store.api import HeldPage
 from store.engine import Engine
 from store.errors import NoSuchMessage

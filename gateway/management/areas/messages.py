@@ -25,12 +25,12 @@ from gateway.mqtt.properties import (
     user_property,
 )
 from gateway.observe.service_clients import CLIENT
+from gateway.rpc.access.visibility import topic_of
+from gateway.rpc.consuming.trace import Trace
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.messages import MessageCheck
+from gateway.rpc.producing.messages import MessageCheck
 from gateway.rpc.request_fields import parent_name
 from gateway.rpc.status import RequestError, invalid
-from gateway.rpc.trace import Trace
-from gateway.rpc.visibility import topic_of
 from gateway.schemas.payload_checks import PayloadChecks
 from gateway.topics.destination import InvalidDestination, frame_to, parse_destination
 from matcher.names import is_valid_topic

@@ -16,7 +16,7 @@ from gateway.management.proto import management_pb2 as pb
 from gateway.management.proto.options_pb2 import PUB, TOPIC
 from gateway.management.rights import Manager, require_one
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.messages import MessageCheck
+from gateway.rpc.producing.messages import MessageCheck
 from gateway.rpc.status import RequestError, invalid
 from gateway.schemas.payload_checks import PayloadChecks
 from matcher.names import is_valid_topic

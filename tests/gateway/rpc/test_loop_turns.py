@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from cloud_sdk import Client, OutgoingMessage
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc import long_polling
+from gateway.rpc.consuming.pull import PullCalls
+from gateway.rpc.groups import long_polling
+from gateway.rpc.groups.long_polling import LongPolling
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling
 from gateway.rpc.loop_turns import LoopTurns, Turn
-from gateway.rpc.pull import PullCalls
 from store.api import Bounds, Fetched, PopRequest, PopResult, Run, Start, partition_queue
 from tests.gateway.conftest import MakeNode
 from tests.waiting import patience

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.access.visibility import caller_user, is_group_visible, require_letters
+from gateway.rpc.consuming.selecting import selection_of
+from gateway.rpc.groups.long_polling import LongPolling, Source, current_source, dead_letter_source, parent_source
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.long_polling import LongPolling, Source, current_source, dead_letter_source, parent_source
 from gateway.rpc.loop_turns import LoopTurns
 from gateway.rpc.queue_names import display_name
 from gateway.rpc.request_fields import client_group_name, group_name, member_name, parent_name, within
-from gateway.rpc.selecting import selection_of
 from gateway.rpc.status import RequestError, invalid
-from gateway.rpc.visibility import caller_user, is_group_visible, require_letters
 from gateway.rpc.wakeups import Wakeups
 from matcher.names import is_shared
 from store.api import (

@@ -8,9 +8,9 @@ from typing import Final
 import record
 from gateway.mqtt.errors import ProtocolError
 from gateway.mqtt.properties import read_message_block
+from gateway.rpc.access.visibility import CALLER
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.payloads import checked_frame
-from gateway.rpc.visibility import CALLER
+from gateway.rpc.producing.payloads import checked_frame
 from gateway.schemas.errors import InvalidPayload
 from gateway.schemas.payload_checks import PayloadChecks
 from gateway.topics.destination import MAX_DELAY, InvalidDestination, parse_destination

@@ -21,8 +21,8 @@ import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.observe.service_clients import CLIENT
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.messages import MessageCheck
-from gateway.rpc.producers import ProducerStream, producer_of, replaced
+from gateway.rpc.producing.messages import MessageCheck
+from gateway.rpc.producing.producers import ProducerStream, producer_of, replaced
 from gateway.rpc.status import RequestError, abort, invalid
 from store import control
 from store.api import Appended, Store

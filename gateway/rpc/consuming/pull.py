@@ -6,13 +6,13 @@ from typing import Final
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.observe.service_clients import CLIENT
+from gateway.rpc.access.visibility import caller_user
+from gateway.rpc.consuming.selecting import Records, keys_of, matching, selection_of
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.loop_turns import LoopTurns, Turn
 from gateway.rpc.reply_budget import reply_budget
 from gateway.rpc.request_fields import client_group_name, group_name, parent_name, within
-from gateway.rpc.selecting import Records, keys_of, matching, selection_of
 from gateway.rpc.status import invalid
-from gateway.rpc.visibility import caller_user
 from gateway.rpc.wakeups import Wakeups, wait_until
 from matcher.selector import EVERYTHING, Selector, compile_selection
 from record.layout import PART_PAYLOAD, PART_PROPERTIES, PART_PUBLISHER, PART_TOPIC

@@ -9,8 +9,8 @@ are stored.
 import asyncio
 from typing import Final
 
+from gateway.rpc.access.visibility import CALLER
 from gateway.rpc.status import RequestError, invalid
-from gateway.rpc.visibility import CALLER
 from store import control
 from store.api import Appended, LogStore
 from store.producer_progress import RETURNING

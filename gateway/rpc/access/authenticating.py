@@ -18,11 +18,11 @@ from gateway.mqtt.reasons import ReasonCode
 from gateway.observe.calls import Calls
 from gateway.observe.service_clients import CLIENT, ROCKETMQ_NAME, ServiceClients
 from gateway.observe.trace_context import CALL_TRACE, TRACEPARENT, TRACESTATE, read_trace
+from gateway.rpc.access.rights import NEED_RULES, PREFIX, Rights
+from gateway.rpc.access.visibility import CALLER, REVOKED
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import LARGE, MANAGEMENT, ReplyBudgets
-from gateway.rpc.rights import NEED_RULES, PREFIX, Rights
 from gateway.rpc.status import UNREADABLE, RequestError, abort
-from gateway.rpc.visibility import CALLER, REVOKED
 from matcher.reserved import KV
 from store.api import Store
 from store.errors import StoreError

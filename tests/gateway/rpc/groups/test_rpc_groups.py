@@ -13,7 +13,7 @@ import record
 from cloud_sdk import Client
 from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
-from gateway.rpc.long_polling import LongPolling, WaitingMembers, parent_source
+from gateway.rpc.groups.long_polling import LongPolling, WaitingMembers, parent_source
 from gateway.rpc.wakeups import Wakeups
 from store.api import PopRequest, PopResult, Start, partition_of, topic_queue
 from store.config import StoreConfig

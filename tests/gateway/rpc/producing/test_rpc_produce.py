@@ -13,7 +13,7 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.auth.authority import Authority
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.messages import MessageCheck
+from gateway.rpc.producing.messages import MessageCheck
 from record.layout import FLAG_TRACK_ID, Kind
 from store.errors import RecordTooLarge, StoreBusy, StoreFailed
 from tests.waiting import until

@@ -16,10 +16,10 @@ from cloud_sdk.proto import sluice_pb2 as pb
 from cloud_sdk.proto.sluice_pb2_grpc import SluiceStub
 from gateway.auth.authority import Authority
 from gateway.node.rpc_server import RpcServer
-from gateway.rpc.consume import ConsumeStream
-from gateway.rpc.group_calls import GroupCalls
+from gateway.rpc.access.rights import Rights
+from gateway.rpc.groups.consume import ConsumeStream
+from gateway.rpc.groups.group_calls import GroupCalls
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.rights import Rights
 from gateway.rpc.wakeups import Wakeups
 from store.config import StoreConfig
 from store.engine import Engine

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import record
 from cloud_sdk.proto import sluice_pb2 as pb
+from gateway.rpc.consuming.pull import PullCalls
+from gateway.rpc.consuming.selecting import keys_of
 from gateway.rpc.limits import RpcLimits
-from gateway.rpc.pull import PullCalls
-from gateway.rpc.selecting import keys_of
 from gateway.rpc.status import RequestError
 from record.layout import PART_PAYLOAD, Kind
 from store.api import Bounds, Fetched

@@ -21,12 +21,12 @@ from typing import Final, TypeAlias
 import grpc.aio
 
 from cloud_sdk.proto import sluice_pb2 as pb
-from gateway.rpc.group_calls import GroupCalls, GroupMember, wire_dead_letters, wire_runs
+from gateway.rpc.access.rights import PREFIX, Rights
+from gateway.rpc.access.visibility import CALLER, require_letters
+from gateway.rpc.groups.group_calls import GroupCalls, GroupMember, wire_dead_letters, wire_runs
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.reply_budget import reply_budget
-from gateway.rpc.rights import PREFIX, Rights
 from gateway.rpc.status import UNREADABLE, RequestError, abort, invalid
-from gateway.rpc.visibility import CALLER, require_letters
 from store.api import Ordering, PopResult
 from store.errors import StoreError
 

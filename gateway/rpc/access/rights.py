@@ -4,8 +4,9 @@ A call about one parent topic needs SUB of `parent/#`. Pull and Partitions with 
 only. A call about everything (removed groups, held messages, traces) needs `#`. A list of topics needs LIST of these
 topics, and a list of groups LIST of all groups, or where no rule says so SUB of `#`.
 Produced messages are checked one by one. A right to `#` does not cover names that begin with `$`: lists leave out the
-ones that the caller may not read (`gateway.rpc.visibility`). A call about a group without its parent topic needs the
-right to read all of the group's queues. A call that uses a group also needs the right to the group (`may_use_group`).
+ones that the caller may not read (`gateway.rpc.access.visibility`). A call about a group without its parent topic needs
+the right to read all of the group's queues. A call that uses a group also needs the right to the group
+(`may_use_group`).
 A call about the entry of key K in bucket B needs a rule that allows `$kv/B/K`, whatever the default is.
 """
 
@@ -18,8 +19,8 @@ import grpc
 from cloud_sdk.proto import sluice_pb2 as pb
 from gateway.auth.callers import Caller
 from gateway.auth.rules.permissions import Permissions
+from gateway.rpc.access.visibility import REVOKED, group_state, may_read_group, may_use_group, topic_of
 from gateway.rpc.status import RequestError, status_of
-from gateway.rpc.visibility import REVOKED, group_state, may_read_group, may_use_group, topic_of
 from matcher.names import parent_of
 from matcher.reserved import KV
 from store.api import Action, Resource, Store

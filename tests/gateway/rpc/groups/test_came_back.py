@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import record
-from gateway.rpc import long_polling
-from gateway.rpc.long_polling import LongPolling, parent_source
+from gateway.rpc.groups import long_polling
+from gateway.rpc.groups.long_polling import LongPolling, parent_source
 from gateway.rpc.wakeups import Wakeups, wait_until
 from notify.event_receiver import EventReceiver
 from notify.hub import Hub

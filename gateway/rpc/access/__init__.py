@@ -1,0 +1,1 @@
+"""Who calls, over which TLS, and what the caller may read."""

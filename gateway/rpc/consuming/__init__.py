@@ -1,0 +1,1 @@
+"""Calls that read partitions by offset, and the trace of a message."""

@@ -1,0 +1,1 @@
+"""Calls of members of consumer groups."""
