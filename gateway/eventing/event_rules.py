@@ -15,6 +15,7 @@ from gateway.eventing.runner import RuleRunner, Surroundings
 from gateway.eventing.secrets import WebhookSecrets, WebhookSecretsError
 from gateway.eventing.webhook_client import WebhookClient
 from gateway.rpc.loop_turns import LoopTurns
+from matcher.names import matches
 from matcher.trie import Trie
 from store.api import EVENT_RULE, Commit, EventRule, Store
 from store.commit_listeners import EVENT_RULES, GROUPS, MESSAGES
@@ -40,7 +41,9 @@ class EventRules:
         self.secrets = WebhookSecrets(config.webhook_secrets)
         self.client = WebhookClient(config.webhook_networks, config.webhook_connections)
         turns = LoopTurns(share / 100, _LONGEST_WAIT_S, traffic, loop)
-        self._around = Surroundings(store, authority, self.client, self.secrets, turns, asyncio.Semaphore(_BUSY))
+        self._around = Surroundings(
+            store, authority, self.client, self.secrets, turns, asyncio.Semaphore(_BUSY), self._reads
+        )
         self._store = store
         self._runners: dict[bytes, RuleRunner] = {}  # by name
         self._by_topic: Trie[RuleRunner] = Trie()
@@ -78,6 +81,11 @@ class EventRules:
     def find(self, name: bytes) -> RuleRunner | None:
         """The rule of that name, if it runs here."""
         return self._runners.get(name)
+
+    def _reads(self, name: str, topic: bytes) -> bool:
+        """Whether the rule of that name reads a topic."""
+        runner = self._runners.get(name.encode())
+        return runner is not None and any(matches(each, topic) for each in runner.rule.filters)
 
     # --- changes
 

@@ -12,6 +12,7 @@ The rules of the file:
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +62,7 @@ class Surroundings:
     secrets: WebhookSecrets
     turns: LoopTurns
     busy: asyncio.Semaphore  # rules that pop and evaluate at a time
+    reads: Callable[[str, bytes], bool]  # whether the rule of that name reads a topic
 
 
 class RuleRunner:
@@ -88,7 +90,7 @@ class RuleRunner:
             return
         if self.compiled.definition.topic is not None:
             publisher = rule, self.compiled, self._settling, self.figures, self.wake
-            self._target = TopicPublisher(around.store, *publisher)
+            self._target = TopicPublisher(around.store, *publisher, around.reads)
         else:
             sender = rule.name.decode(), self.compiled, self._settling, self.figures, self.wake
             self._target = WebhookSender(around.client, *sender)

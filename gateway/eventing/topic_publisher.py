@@ -11,7 +11,15 @@ from gateway.eventing.targets import MAX_HELD, Figures, Target
 from gateway.events.compiled_rule import CompiledRule, Output
 from gateway.events.definition import TopicTarget
 from gateway.events.errors import EvaluationFailed
-from gateway.events.event import MAX_RULES, RULES, SPEC_VERSION, Event, is_structured, message_block
+from gateway.events.event import (
+    MAX_RULES,
+    MAX_RULES_AGAIN,
+    RULES,
+    SPEC_VERSION,
+    Event,
+    is_structured,
+    message_block,
+)
 from gateway.mqtt.properties import (
     CONTENT_TYPE,
     MessageProperties,
@@ -41,7 +49,9 @@ class TopicPublisher(Target):
         settling: Settling,
         figures: Figures,
         on_room: Callable[[], None],
+        reads: Callable[[str, bytes], bool],
     ) -> None:
+        """reads: whether the rule of that name reads a topic."""
         super().__init__(_LEASE_MS)
         assert compiled.definition.topic is not None
         self._target: TopicTarget = compiled.definition.topic
@@ -53,6 +63,7 @@ class TopicPublisher(Target):
         self._settling = settling
         self._figures = figures
         self._on_room = on_room
+        self._reads = reads
         self._loop = asyncio.get_running_loop()
         self._frames: list[bytes] = []  # of the events that were added, here and in the next two lines
         self._runs: list[Receipts] = []
@@ -176,4 +187,11 @@ class TopicPublisher(Target):
             raise EvaluationFailed(f"this rule has published it before: the rules {', '.join(rules)} form a loop")
         if len(rules) >= MAX_RULES:
             raise EvaluationFailed(f"{MAX_RULES} rules have published this one after the other, which is the limit")
+        if len(rules) >= MAX_RULES_AGAIN:
+            again = next((each for each in rules if self._reads(each, event.topic)), None)
+            if again is not None:
+                text = (
+                    f"the rules {', '.join(rules)} have published this one after the other, and {again} reads it again"
+                )
+                raise EvaluationFailed(f"{text}: no more rules may publish it")
         return rules

@@ -147,13 +147,10 @@ class CompiledRule:
     def _compile_topic(self, target: TopicTarget) -> None:
         if target.qos not in (0, 1, 2):
             raise InvalidRule(f"target: qos is 0, 1 or 2, not {target.qos}")
-        if is_template(target.topic):
-            self._topic = Template(target.topic, "target: topic")
-            return
         topic = target.topic.encode()
-        if not is_valid_topic(topic) or topic[0] == DOLLAR:
+        if topic.lstrip().startswith(b"$") or not (is_template(target.topic) or is_valid_topic(topic)):
             raise InvalidRule(f"target: {target.topic[:100]!r} is not a topic that a rule may publish to")
-        self._topic = topic
+        self._topic = Template(target.topic, "target: topic") if is_template(target.topic) else topic
 
 
 def _whole(event: Event) -> Output:

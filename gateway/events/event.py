@@ -41,6 +41,7 @@ _VISIT: Final = 32  # the work of a visit to an element that is done by Python c
 MAX_NAME: Final = 20  # characters of an attribute's name
 RULES: Final = "sluicerules"  # extension: names of the rules that published this event, and what it was made from
 MAX_RULES: Final = 8  # that publish an event one after the other
+MAX_RULES_AGAIN: Final = 3  # of these, if one of them reads the event again
 _MAX_RULES_TEXT: Final = MAX_RULES * 65  # characters: names with commas
 _REQUIRED: Final = ("id", "source", "type")
 _CORE: Final = (*_REQUIRED, "specversion", "subject", "time", "datacontenttype", "dataschema")

@@ -1,5 +1,6 @@
 """What a rule may do, which is what its user may do."""
 
+import json
 from base64 import b64encode
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from gateway.broker.append import append
 from gateway.eventing.secrets import WebhookSecrets, WebhookSecretsError
-from gateway.management.rights import RemoteManager
+from gateway.management.rights import NODE_USER, RemoteManager
 from gateway.node.node import Node
 from gateway.rpc.status import RequestError
 from store import control
@@ -69,6 +70,41 @@ async def test_a_rule_runs_with_the_rights_of_its_user(make_node: MakeNode) -> N
     await set_rules(node, "ann", "allow subscribe in/#", "allow publish out/#")
     await publish(node, "in/1", "3")
     assert await arrived(node, "out/a", 2) == ["1", "3"]
+
+
+RESERVED = (
+    "$shadow/lamp/update/accepted",
+    "$shadow/lamp/name/lid/get/rejected",
+    "$shadow/lamp/update",
+    "$delayed/1/$shadow/lamp/update/accepted",
+    "$share/g/$shadow/lamp/update/accepted",
+    "$inbox/lamp",
+    "$kv/shadow/lamp",
+    "$SYS/uptime",
+)
+
+
+@pytest.mark.parametrize("rights", ["allow publish out/#", "allow both $shadow/#"])
+async def test_no_rule_answers_for_a_shadow(make_node: MakeNode, rights: str) -> None:
+    """Nor changes one, whoever has set the rule, and wherever its topic comes from."""
+    node = await make_node(http__auth=["password"])
+    ann = await manager(node, "ann")
+    await set_rules(node, "ann", "allow subscribe in/#", rights)
+    for topic in (*RESERVED, "$shadow/lamp/{{ data }}"):
+        for by in (ann, NODE_USER):
+            with pytest.raises(RequestError, match="is not a topic that a rule may publish to"):
+                await set_rule(node, "r", by=by, topics=["in/+"], topic={"topic": topic})
+    about = {"topics": ["in/+"], "transform": {"constant": '{"state": {"desired": {"on": true}}}'}}
+    await set_rule(node, "ann", by=ann, **about, topic={"topic": "{{ data }}"})
+    await set_rule(node, "node", **about, topic={"topic": "{{ data }}"})
+    await publish(node, "in/1", *[json.dumps(topic) for topic in RESERVED])
+    await settled(node, "ann", "node")
+    for name in ("ann", "node"):
+        letters = await letters_of(node, name)
+        assert len(letters) == len(RESERVED)
+        assert all("is not a topic that a rule may publish to" in each.error for each in letters)
+    assert not [topic for topic in RESERVED if await payloads(node, topic)]
+    assert await engine_of(node).entry(b"shadow", b"lamp") is None
 
 
 async def test_a_ban_of_its_user_stops_a_rule(make_node: MakeNode) -> None:
