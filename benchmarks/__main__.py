@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from benchmarks import chart, peers, report
 from benchmarks.brokers import Broker, BrokerUnavailable
-from benchmarks.idle import IDLE, run_idle
-from benchmarks.rounds import LOADER, run_rounds
-from benchmarks.works import WORKS
+from benchmarks.comparison import chart, peers, report
+from benchmarks.comparison.idle import IDLE, run_idle
+from benchmarks.comparison.rounds import LOADER, run_rounds
+from benchmarks.comparison.works import WORKS
 
 HERE: Final = Path(__file__).parent
 

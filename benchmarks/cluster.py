@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, run
+from benchmarks.comparison.rounds import LoadFailed
 from benchmarks.engines import plain_client
-from benchmarks.rounds import LoadFailed
 from benchmarks.split import Setup, ingest
 from benchmarks.store.load import percentile
 from sluice.demo.engine_servers import NatsServers, SeaweedServers, ServerMissing

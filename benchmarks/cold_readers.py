@@ -29,9 +29,9 @@ from statistics import median
 from typing import Final
 
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
-from benchmarks.figures import Sample
-from benchmarks.rounds import LOADER, LoadFailed, measure
-from benchmarks.works import Work
+from benchmarks.comparison.figures import Sample
+from benchmarks.comparison.rounds import LOADER, LoadFailed, measure
+from benchmarks.comparison.works import Work
 from cloud_sdk import Client, OutgoingMessage
 
 _TOPIC: Final = "old"

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import peers
 from benchmarks.brokers import Broker, BrokerUnavailable
-from benchmarks.report import aligned, facts
+from benchmarks.comparison import peers
+from benchmarks.comparison.report import aligned, facts
 
 LOADER: Final = Path(__file__).parent / "load" / "mqttoffline"
 OWN: Final = "sluice"

@@ -13,10 +13,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from benchmarks import peers
 from benchmarks.brokers import Broker, BrokerUnavailable
-from benchmarks.rounds import LOADER, STALL_LIMIT
-from benchmarks.works import WORKS, Work
+from benchmarks.comparison import peers
+from benchmarks.comparison.rounds import LOADER, STALL_LIMIT
+from benchmarks.comparison.works import WORKS, Work
 
 _RATE: Final = 499  # samples a second
 _ENDLESS: Final = 100_000_000  # messages: the load ends with the recording

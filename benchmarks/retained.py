@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import peers
 from benchmarks.brokers import Broker, BrokerUnavailable
+from benchmarks.comparison import peers
 from benchmarks.offline import Probe, names
 
 OWN: Final = "sluice"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
-from benchmarks.rounds import LOADER, PHASE_LIMIT, STALL_LIMIT, LoadFailed, settled_cpu
+from benchmarks.comparison.rounds import LOADER, PHASE_LIMIT, STALL_LIMIT, LoadFailed, settled_cpu
 
 RATE: Final = 2_000  # messages a second, of the latency
 _CONNECTIONS: Final = 50  # of each load generator

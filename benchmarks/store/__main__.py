@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks.report import flush_cost, processor
+from benchmarks.comparison.report import flush_cost, processor
 from benchmarks.store import groups, works
 
 Work = Callable[[Path, float], works.Figures]

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chart, idle, matcher, peers, profile, report, rounds
+from benchmarks import matcher, profile
 from benchmarks.brokers import Broker, BrokerUnavailable, family
-from benchmarks.figures import NOTHING, Figure, Sample, figure
-from benchmarks.idle import Idle
-from benchmarks.works import Target, Work
+from benchmarks.comparison import chart, idle, peers, report, rounds
+from benchmarks.comparison.figures import NOTHING, Figure, Sample, figure
+from benchmarks.comparison.idle import Idle
+from benchmarks.comparison.works import Target, Work
 
-SOURCE = Path(rounds.__file__).parent / "load" / "mqttload.c"
+SOURCE = rounds.LOADER.with_suffix(".c")
 
 
 def a_sample(cpu: float, p50: float | None = 10.0, complete: bool = True) -> Sample:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cold_readers
-from benchmarks.figures import Sample
-from benchmarks.rounds import LoadFailed
+from benchmarks.comparison.figures import Sample
+from benchmarks.comparison.rounds import LoadFailed
 from tests.waiting import block_until
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.brokers import Broker, Launch
-from benchmarks.slow_disk import SlowDisk
-from benchmarks.small_machine import Governor
+from benchmarks.small_machine.__main__ import Governor
+from benchmarks.small_machine.slow_disk import SlowDisk
 from tests.waiting import block_until
 
 
@@ -38,7 +38,7 @@ def test_a_process_that_has_used_its_share_is_stopped_and_continues(busy: Broker
 
 def test_a_flush_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("benchmarks.slow_disk.time.sleep", waited.append)
+    monkeypatch.setattr("benchmarks.small_machine.slow_disk.time.sleep", waited.append)
     with (tmp_path / "segment").open("wb+") as file:
         disk = SlowDisk(0.01)
         disk.write_durable(file.fileno(), b"data", 0)
@@ -48,5 +48,5 @@ def test_a_flush_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command_is_that_of_sluice() -> None:
-    command = [sys.executable, "-m", "benchmarks.slow_disk", "10", "version"]
+    command = [sys.executable, "-m", "benchmarks.small_machine.slow_disk", "10", "version"]
     assert "sluice" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

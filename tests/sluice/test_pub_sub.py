@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import peers
 from benchmarks.brokers import Broker, BrokerUnavailable, free_port
+from benchmarks.comparison import peers
 
 SLUICE = [sys.executable, "-m", "sluice"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from socket import create_connection, socket
 from typing import Final
 
-from benchmarks import peers
 from benchmarks.brokers import Broker
-from benchmarks.figures import NOTHING, Figure, Sample, figure
-from benchmarks.works import Target
+from benchmarks.comparison import peers
+from benchmarks.comparison.figures import NOTHING, Figure, Sample, figure
+from benchmarks.comparison.works import Target
 
 SETTLE_SECONDS: Final = 0.5  # until what was allocated to open connections is given back
 TIMEOUT: Final = 10.0  # seconds for an answer

@@ -1,6 +1,6 @@
 """amqtt's broker with two open listeners and no plugins.
 
-`python -m benchmarks.amqtt_broker PORT TLS-PORT CERTIFICATE KEY`
+`python -m benchmarks.comparison.amqtt_broker PORT TLS-PORT CERTIFICATE KEY`
 """
 
 import asyncio

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
-from benchmarks.works import Target
+from benchmarks.comparison.works import Target
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks import rocketmq
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
+from benchmarks.cloud import rocketmq
 from cloud_sdk import Client, OutgoingMessage
 
 PAYLOAD: Final = bytes(256)

@@ -1,4 +1,4 @@
-"""A node whose disk takes longer for each flush: `python -m benchmarks.slow_disk MS serve --config FILE`.
+"""A node whose disk takes longer for each flush: `python -m benchmarks.small_machine.slow_disk MS serve --config FILE`.
 
 It waits so many milliseconds in each durable write and each sync of the log. The rest is what `sluice` does.
 """

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.brokers import Broker
-from benchmarks.figures import Figure
-from benchmarks.works import Target
+from benchmarks.comparison.figures import Figure
+from benchmarks.comparison.works import Target
 
 OWN = "sluice"
 _NONE = "–"

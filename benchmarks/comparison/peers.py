@@ -97,7 +97,8 @@ def _mosquitto_with(folder: Path, port: int, persistence: list[str]) -> Launch:
 def _amqtt(folder: Path, port: int) -> Launch:
     certificate, key = _certificate(folder)
     tls_port = free_port()
-    command = [sys.executable, "-m", "benchmarks.amqtt_broker", str(port), str(tls_port), str(certificate), str(key)]
+    module = [sys.executable, "-m", "benchmarks.comparison.amqtt_broker"]
+    command = [*module, str(port), str(tls_port), str(certificate), str(key)]
     return Launch(command, _package("amqtt"), tls_port=tls_port)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.brokers import Broker, BrokerUnavailable
-from benchmarks.figures import NOTHING, Figure, Sample, figure
-from benchmarks.peers import PEERS
-from benchmarks.works import Work
+from benchmarks.comparison.figures import NOTHING, Figure, Sample, figure
+from benchmarks.comparison.peers import PEERS
+from benchmarks.comparison.works import Work
 
-LOADER: Final = Path(__file__).parent / "load" / "mqttload"
+LOADER: Final = Path(__file__).parents[1] / "load" / "mqttload"
 PHASE_LIMIT: Final = 60  # seconds that a warm-up or a measured part may take
 STALL_LIMIT: Final = 8  # seconds without progress: the rest was lost, or will not come
 MIN_COUNT: Final = 20

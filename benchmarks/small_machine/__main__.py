@@ -1,7 +1,7 @@
 """What a node carries on a machine of the size of a Raspberry Pi: `python -m benchmarks.small_machine`.
 
 Simulated: the node has one core and a share of its time, and each flush of the log takes 10 ms more, as on an SD card
-(`benchmarks.slow_disk`). The share is held with SIGSTOP and SIGCONT, a thousand times a second, so it needs no rights.
+(`slow_disk`). The share is held with SIGSTOP and SIGCONT, a thousand times a second, so it needs no rights.
 A slow core is not simulated in all respects: short bursts of work are as quick as on the fast one.
 """
 
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.brokers import Broker, BrokerUnavailable, Launch, free_port, run
-from benchmarks.idle import connected
-from benchmarks.rounds import LOADER, LoadFailed, measure
-from benchmarks.works import Work
+from benchmarks.comparison.idle import connected
+from benchmarks.comparison.rounds import LOADER, LoadFailed, measure
+from benchmarks.comparison.works import Work
 
 _STEP: Final = 0.001  # seconds between two looks at the CPU time used
 _BURST: Final = 0.002  # seconds of CPU time that a node may use at once after it was idle
@@ -115,8 +115,8 @@ def start(folder: Path, flush_ms: float) -> Broker:
     lines += ["[mqtt]", f"port = {port}", "ws_port = -1", "[grpc]", "port = 0", "[http]", "port = 0"]
     config.write_text("\n".join([*lines, ""]), encoding="utf-8")
     core = min(os.sched_getaffinity(0))
-    command = ["taskset", "--cpu-list", str(core), sys.executable, "-m", "benchmarks.slow_disk", str(flush_ms)]
-    return run("sluice", Launch([*command, "serve", "--config", str(config)], ""), port, folder)
+    command = ["taskset", "--cpu-list", str(core), sys.executable, "-m", "benchmarks.small_machine.slow_disk"]
+    return run("sluice", Launch([*command, str(flush_ms), "serve", "--config", str(config)], ""), port, folder)
 
 
 def row(work: Work, broker: Broker, scale: float, share: float) -> str:

@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.figures import Figure
+from benchmarks.comparison.figures import Figure
 
-DOCS: Final = Path(__file__).parent.parent / "docs"
+DOCS: Final = Path(__file__).parents[2] / "docs"
 RESULT: Final = DOCS / "benchmarks.json"
 CHART: Final = DOCS / "images" / "benchmarks.svg"
 SAVED: Final = ("work", "unit", "broker", "cpu_us", "per_second", "p50_us", "p99_us", "bytes_each")
