@@ -90,6 +90,7 @@ class HttpConfig:
         "Parent topics with figures of their own in `/metrics`: those with the most traffic. 0: no name is shown.",
     )
     metrics_groups: int = bounded(50, 0, 1000, "Groups with figures of their own in `/metrics`, likewise.")
+    metrics_tasks: int = bounded(50, 0, 1000, "Tasks of connectors with figures of their own in `/metrics`, likewise.")
     certificate: str = setting("", _CERTIFICATE)
     key: str = setting("", _KEY)
     client_ca: str = setting("", _CLIENT_CA)

@@ -15,6 +15,7 @@ from gateway.auth.refusal import ClientRefused
 from gateway.config.services import HttpConfig
 from gateway.http.call_metrics import HttpMetrics
 from gateway.http.cluster_state import ClusterState
+from gateway.http.connect_metrics import ConnectMetrics
 from gateway.http.exposition import Collector, Exposition
 from gateway.http.group_metrics import GroupMetrics
 from gateway.http.metrics import ClusterCollector, Figures, NodeCollector
@@ -56,8 +57,8 @@ class HttpPages:
         calls: Callable[[], Calls | None],
         cluster: ClusterState | None = None,
     ) -> None:
-        """sources, admissions, calls: see `gateway.http.metrics`. config: of callers of `/metrics`, and how many topics
-        and groups these see; both are known where `store` is the engine itself."""
+        """sources, admissions, calls: see `gateway.http.metrics`. config: of callers of `/metrics`, and how many
+        topics, groups and tasks these see, which are known where `store` is the engine itself."""
         self.authority = authority
         self._callers = Callers(authority, "http", config.auth)
         self._store = store
@@ -68,7 +69,11 @@ class HttpPages:
         if isinstance(store, LocalStore):
             collectors.append(StoreMetrics(store))
         if isinstance(store, Engine):
-            collectors += [TopicMetrics(store, config.metrics_topics), GroupMetrics(store, config.metrics_groups)]
+            collectors += [
+                TopicMetrics(store, config.metrics_topics),
+                GroupMetrics(store, config.metrics_groups),
+                ConnectMetrics(store, config.metrics_tasks),
+            ]
         if cluster is not None:
             collectors.append(ClusterCollector(cluster))
         self._exposition = Exposition(collectors)

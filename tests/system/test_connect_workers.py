@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from cloud_sdk.blocking import Client
 from tests.system.conftest import NodeProcess
-from tests.waiting import block_until
+from tests.waiting import PATIENCE_S, block_until
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +26,11 @@ def workers(node: NodeProcess) -> list[int]:
 
 def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def metrics(node: NodeProcess) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.http_port}/metrics", timeout=PATIENCE_S) as answer:
+        return str(answer.read().decode())
 
 
 @pytest.mark.parametrize("flags", [(), ("--gateways", "1")], ids=["one process", "gateways"])
@@ -46,6 +52,9 @@ def test_workers_live_with_the_node(
         block_until(lambda: [path.read_text() for path in out.glob("*")] == ["1\n"])
         names = {each.key.partition("/")[2].rpartition("-")[0] for each in client.bucket("connect").entries("worker/")}
         assert names == {"site-1", "site-2"}
+    block_until(lambda: 'sluice_connect_records_out_total{connector="w",task="0"} 1.0' in metrics(node))
+    assert 'sluice_connect_tasks{connector="w",state="RUNNING",task="0"} 1.0' in metrics(node)
+    assert 'sluice_connect_lag{connector="w"} 0.0' in metrics(node)
     first = workers(node)
     os.kill(first[-1], signal.SIGKILL)
     block_until(lambda: len(workers(node)) > len(first))

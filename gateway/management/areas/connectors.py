@@ -20,29 +20,38 @@ from connect.api import Connector, InvalidSettings, Setting, SettingType, SinkCo
 from connect.common_settings import common_settings
 from connect.configuration import configured_class, problems_of
 from connect.plugins import CONNECTORS
-from gateway.management.areas.connector_entries import STATES, connector_of, fields_of, said_of
 from gateway.management.paging import AT_ONCE, after_of, page_size
 from gateway.management.proto import management_pb2 as pb
 from gateway.management.rights import Manager
+from gateway.observe.connectors import (
+    BUCKET,
+    CONNECTOR,
+    GONE_MS,
+    GROUP,
+    STATES,
+    WORKER,
+    connector_of,
+    entries_of,
+    fields_of,
+    lag_of,
+    said_of,
+)
 from gateway.rpc.bucket_calls import BucketCalls
 from gateway.rpc.limits import RpcLimits
 from gateway.rpc.status import RequestError, invalid
 from store.api import BucketEntry
 from store.engine import Engine
 
-_BUCKET: Final = "connect"
-_CONNECTOR: Final = "connector/"
-_WORKER: Final = "worker/"
+_BUCKET: Final = BUCKET.decode()
+_CONNECTOR: Final = CONNECTOR.decode()
+_WORKER: Final = WORKER.decode()
 _OFFSET: Final = "offset/"
-_GROUP: Final = "connect-"  # how the names of the groups of sinks begin
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_CONFIG: Final = 64 << 10  # bytes
 _MAX_CONNECTORS: Final = 1000
 _MAX_WORKERS: Final = 1000
 _MAX_OFFSETS: Final = 10_000
-_MAX_PARENTS: Final = 64  # topic filters of a connector
 _MASK: Final = "***"  # in place of a password
-_GONE_MS: Final = 60_000  # a worker that has said nothing for so long is not shown as one that runs tasks
 _OF_TASK: Final = (  # what a heartbeat says of a task beside its number and state
     "trace",
     "records_in",
@@ -222,7 +231,7 @@ class ConnectorsService:
         entry = await self._entry(name)
         known = connector_of(entry)
         if issubclass(_class_of(known["config"]), SinkConnector):
-            text = f"{name!r} is a sink: its place is that of its group, `sluice group reset {_GROUP}{name}`"
+            text = f"{name!r} is a sink: its place is that of its group, `sluice group reset {GROUP.decode()}{name}`"
             raise RequestError(grpc.StatusCode.FAILED_PRECONDITION, text)
         if known["state"] != "STOPPED" or _tasks_of(name, await self._workers()):
             text = f"the connector {name!r} runs: stop it before its offsets are changed"
@@ -242,7 +251,7 @@ class ConnectorsService:
 
     async def _workers(self) -> Workers:
         """What workers said last, by id, and when."""
-        oldest = int(time.time() * 1000) - _GONE_MS
+        oldest = int(time.time() * 1000) - GONE_MS
         entries = await self._page(_WORKER, None, _MAX_WORKERS)
         return {
             entry.key.decode()[len(_WORKER) :]: (said_of(entry), entry.put_ms)
@@ -270,26 +279,10 @@ class ConnectorsService:
         elif wanted != "STOPPED" and len(failed) == len(shown.tasks):
             shown.state, shown.trace = "FAILED", failed[0].trace
         if shown.type == "sink":
-            lag = await self._lag((_GROUP + name).encode(), config.get("topics", ""))
+            lag = await lag_of(self._store, name.encode(), config.get("topics", ""))
             if lag is not None:
                 shown.lag = lag
         return shown
-
-    async def _lag(self, group: bytes, topics: str) -> int | None:
-        """How many messages a sink is behind; None: it has not begun. A transactional one is no member of its group,
-        but commits offsets for it."""
-        progress = await self._store.group_progress(group)
-        if progress is not None:
-            return progress.lag
-        lag: int | None = None
-        parents = {each.strip().partition("/")[0].encode() for each in topics.split(",")}
-        for parent in sorted(parents)[:_MAX_PARENTS]:
-            offsets = await self._store.group_offsets(group, parent)
-            if offsets:
-                found = enumerate(await self._store.partition_bounds(parent))
-                behind = (bounds.end - max(offsets.get(number, 0), bounds.begin) for number, bounds in found)
-                lag = (lag or 0) + sum(max(0, each) for each in behind)
-        return lag
 
     # --- entries
 
@@ -310,15 +303,8 @@ class ConnectorsService:
 
     async def _page(self, prefix: str, after: str | None, limit: int) -> list[BucketEntry]:
         """Up to `limit` entries whose keys begin with a prefix, from after the name `after` on."""
-        found: list[BucketEntry] = []
         behind = None if after is None else (prefix + after).encode()
-        while len(found) < limit:
-            page = await self._store.entries(_BUCKET.encode(), prefix.encode(), behind, limit - len(found))
-            found += page.entries
-            if not page.more:
-                break
-            behind = found[-1].key
-        return found
+        return [each async for each in entries_of(self._store, prefix.encode(), behind, limit)]
 
     async def _put(self, name: str, record: Mapping[str, Any], known: BucketEntry | None) -> None:
         value = orjson.dumps(record)
