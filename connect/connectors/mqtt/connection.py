@@ -60,7 +60,7 @@ class Connection:
         self._receive_maximum = receive_maximum
         self._where = endpoint(settings)
         self._timeout = settings["mqtt.connect.timeout.seconds"]
-        self._is_5 = settings["mqtt.protocol.version"] == "5.0"
+        self.is_5 = settings["mqtt.protocol.version"] == "5.0"
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._error: ConnectError | None = None
@@ -85,8 +85,8 @@ class Connection:
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
             f"{identifier}-{self._context.task}",
-            clean_session=None if self._is_5 else self._session_s == 0,
-            protocol=MQTTProtocolVersion.MQTTv5 if self._is_5 else MQTTProtocolVersion.MQTTv311,
+            clean_session=None if self.is_5 else self._session_s == 0,
+            protocol=MQTTProtocolVersion.MQTTv5 if self.is_5 else MQTTProtocolVersion.MQTTv311,
             reconnect_on_failure=False,
             manual_ack=True,
         )
@@ -114,7 +114,7 @@ class Connection:
         if secure:
             self._client.tls_set_context(await asyncio.to_thread(tls_context, self._context, self._settings))
         properties = None
-        if self._is_5:
+        if self.is_5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = self._session_s
             properties.ReceiveMaximum = self._receive_maximum
@@ -124,7 +124,7 @@ class Connection:
                 host,
                 port,
                 self._settings["mqtt.keepalive.interval.seconds"],
-                clean_start=self._session_s == 0 if self._is_5 else paho.MQTT_CLEAN_START_FIRST_ONLY,
+                clean_start=self._session_s == 0 if self.is_5 else paho.MQTT_CLEAN_START_FIRST_ONLY,
                 properties=properties,
             )
         except ssl.SSLError as error:
@@ -271,9 +271,12 @@ class Connection:
     # ------------------------------------------------------------------ receiving
 
     async def subscribe(self, filters: Sequence[str], qos: int) -> None:
-        """Subscribe. Raises `ConnectError`."""
-        if self._is_5:
-            options = SubscribeOptions(qos=qos, retainAsPublished=True)
+        """Subscribe. Retained messages come for filters that are new to the session; on 3.1.1, for all of them. Raises
+        `ConnectError`."""
+        if self.is_5:
+            options = SubscribeOptions(
+                qos=qos, retainAsPublished=True, retainHandling=SubscribeOptions.RETAIN_SEND_IF_NEW_SUB
+            )
             self._client.subscribe([(each, options) for each in filters])
         else:
             self._client.subscribe([(each, qos) for each in filters])

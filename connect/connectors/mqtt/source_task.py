@@ -45,7 +45,9 @@ class MqttSourceTask(SourceTask):
             )
             try:
                 await connection.open()
-                await connection.subscribe(settings["mqtt.topics"], settings["mqtt.qos"])
+                # On MQTT 3.1.1, each SUBSCRIBE brings all retained messages again.
+                if not self._has_session or not connection.session_present or connection.is_5:
+                    await connection.subscribe(settings["mqtt.topics"], settings["mqtt.qos"])
             except BaseException:
                 connection.abort()
                 raise

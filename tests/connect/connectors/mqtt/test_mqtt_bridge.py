@@ -1,6 +1,7 @@
 """The MQTT bridge against mosquitto: what travels, what is acknowledged when, what happens if the broker is away."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -11,14 +12,14 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from connect.api import ConnectError, InvalidSettings, RetriableError, SinkRecord
+from connect.api import ConnectError, InvalidSettings, RetriableError, SinkRecord, SourceRecord
 from connect.connectors.common.clusters import CLUSTER
 from connect.connectors.mqtt.sink import MqttSink
 from connect.connectors.mqtt.source import MqttSource
 from tests.connect.connectors.harness import Context, again, collect, reasons, settings_of, started
 from tests.connect.connectors.servers import Mosquitto
 from tests.gateway.authority import Authority
-from tests.waiting import patience
+from tests.waiting import patience, until
 
 pytestmark = pytest.mark.slow
 
@@ -207,6 +208,49 @@ async def test_source_hands_over_properties_and_retained_messages(broker: Mosqui
         assert record.headers == [("a", "1"), ("b", "2"), (CLUSTER, f"127.0.0.1:{broker.port}")]
         assert (record.content_type, record.response_topic, record.correlation_data) == ("text/plain", "answers", b"7")
         assert 990 < record.message_expiry <= 1_000
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_session_that_goes_on_gets_no_retained_messages_again(tmp_path: Path, version: str) -> None:
+    """Neither when the connection breaks, nor, with MQTT 5.0, at another worker. New filters and sessions get them."""
+    server = Mosquitto(tmp_path, saves=True)
+    server.start()
+    context = Context("again")
+
+    ends, is_5 = itertools.count(), version == "5.0"
+
+    async def take(task: Any, *payloads: str) -> None:
+        """Store and acknowledge what comes before an end that is published when the connection is there."""
+        found: list[SourceRecord] = []
+        for _ in range(2):
+            end = b"end %d" % next(ends)
+            async with publisher(server.port) as client:
+                await client.publish("again/x", end, qos=1)
+            while not found or found[-1].value != end:
+                found += await again(lambda: collect(task, 1))
+        await until(lambda: not task._connection._client.want_write())
+        assert sorted(each.value.decode() for each in found if each.topic != "again/x") == sorted(payloads)
+
+    more = {"mqtt_topics": "again/#", "mqtt_protocol_version": version}
+    try:
+        async with publisher(server.port) as client:
+            for topic in ("again/a", "again/b", "other/c"):
+                await client.publish(topic, topic[-1], qos=1, retain=True)
+        async with source_from(server.port, context, **more) as task:
+            await take(task, "a", "b")
+            task._connection.abort()
+            await take(task)
+            server.stop()
+            server.start()
+            await take(task)
+        async with source_from(server.port, context, **more) as task:
+            await take(task, *("" if is_5 else "ab"))
+        async with source_from(server.port, context, **more | {"mqtt_topics": "again/#,other/#"}) as task:
+            await take(task, *("c" if is_5 else "abc"))
+        async with source_from(server.port, context, **more, mqtt_client_id="another") as task:
+            await take(task, "a", "b")
+    finally:
+        server.stop()
 
 
 async def test_bridges_in_both_directions_do_not_loop(broker: Mosquitto) -> None:
