@@ -7,7 +7,10 @@ import asyncio
 import sys
 
 from cloud_sdk import Client
+from connect.runtime import sink_runner
 from connect.runtime.worker import Worker, WorkerSettings
+
+sink_runner._LEASE_S, sink_runner._EXTEND_S = 5.0, 1.0  # what a killed worker had comes again after the first
 
 
 async def main(endpoint: str, name: str, folder: str) -> None:
