@@ -83,7 +83,7 @@ class Flow:
                 packet_id = self.sent % 60_000 + 1
                 self._out.send(wire.publish(5, self.topic, b"%d" % self.sent, self.qos, packet_id))
                 self.sent += 1
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.01)
 
     async def _take_acks(self) -> None:
         while True:
