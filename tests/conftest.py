@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from store.log import flush_queue
 
@@ -39,6 +40,9 @@ def _without_log_of_commands() -> Iterator[None]:
 
 _TESTS: Final = Path(__file__).parent
 _HEAVY: Final = {"streaming", "system", "examples", "benchmarks"}  # folders of files that take long
+# Folders whose files share servers or a JVM for a whole session: in one process they are started once.
+_TOGETHER: Final = ("tests/store/cluster/engines/", "tests/connect/connectors/postgres/", "tests/streaming/")
+_ALONE: Final = ("_kills.py", "_process.py")  # files there that start JVMs of their own
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,3 +57,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             files[folder] += 1
     last = len(items)
     items.sort(key=lambda item: places.get(item.path, last))
+
+
+class _Scheduling(LoadFileScheduling):
+    """One process for the tests of a file, and for all files of some folders."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        if file.endswith(_ALONE):
+            return file
+        return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> _Scheduling | None:
+    return _Scheduling(config) if config.getvalue("dist") == "loadfile" else None
