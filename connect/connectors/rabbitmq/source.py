@@ -1,6 +1,11 @@
-"""`rabbitmq-source`: messages of queues of RabbitMQ go into the log."""
+"""`rabbitmq-source`: messages of queues of RabbitMQ go into the log.
+
+RabbitMQ bounds what it sends ahead by the number of messages, not by their bytes. When a task holds more bytes than it
+may, it drops what it holds, and has the server deliver that again, fewer messages at a time.
+"""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -24,8 +29,11 @@ from connect.connectors.rabbitmq.settings import SERVER_SETTINGS, TOPIC, connect
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
-_MAX_RECORDS: Final = 1_000
+log = logging.getLogger(__name__)
+
+_MAX_RECORDS: Final = 1_000  # of one poll
 _MAX_BYTES: Final = 4 << 20
+_MAX_HELD: Final = 64 << 20  # bytes of messages that wait for a poll; one message alone may have more
 
 
 class RabbitMqSource(SourceConnector):
@@ -61,6 +69,8 @@ class RabbitMqSourceTask(SourceTask):
     def __init__(self) -> None:
         self._connection: AbstractConnection | None = None
         self._held: deque[AbstractIncomingMessage] = deque()
+        self._held_bytes = 0
+        self._is_full = False  # what was held is dropped, and so is what still comes over this connection
         self._changed = asyncio.Event()
         self._is_over = False
         self._unacknowledged: Unacknowledged[AbstractIncomingMessage] = Unacknowledged()
@@ -70,14 +80,15 @@ class RabbitMqSourceTask(SourceTask):
         self._context = context
         self._map = TopicMapping(settings["topic.mapping"])
         self._source = settings[SOURCE_ALIAS] or where(settings)
+        self._prefetch: int = settings["rabbitmq.prefetch.count"]  # of each queue
         await self._connect()
 
     async def _connect(self) -> None:
         if self._connection is not None:
             return
-        self._held.clear()
+        self._drop_held()
         self._unacknowledged.clear()  # the server delivers them again
-        self._is_over = False
+        self._is_over = self._is_full = False
         self._connection = await connected(self._settings, self._context)
         try:
             with explained(self._settings):
@@ -85,7 +96,7 @@ class RabbitMqSourceTask(SourceTask):
                 channel.close_callbacks.add(self._note_end)
                 underlay = await channel.get_underlay_channel()
                 underlay.on_consumer_cancel_callbacks.add(self._note_end)  # a queue was removed
-                await channel.set_qos(prefetch_count=self._settings["rabbitmq.prefetch.count"])
+                await channel.set_qos(prefetch_count=self._prefetch)
                 for name in self._settings["rabbitmq.queue"]:
                     queue = await channel.get_queue(name)
                     await queue.consume(self._hold)
@@ -94,8 +105,26 @@ class RabbitMqSourceTask(SourceTask):
             raise
 
     async def _hold(self, message: "AbstractIncomingMessage") -> None:
+        if self._is_full:
+            return
         self._held.append(message)
+        self._held_bytes += len(message.body)
+        if self._held_bytes > _MAX_HELD and len(self._held) > 1:
+            self._prefetch = max(1, len(self._held) // (2 * len(self._settings["rabbitmq.queue"])))
+            log.info(
+                "connector %s: %d messages of RabbitMQ have %d bytes: a queue sends %d ahead from now on",
+                self._context.connector,
+                len(self._held),
+                self._held_bytes,
+                self._prefetch,
+            )
+            self._drop_held()
+            self._is_full = True
         self._changed.set()
+
+    def _drop_held(self) -> None:
+        self._held.clear()
+        self._held_bytes = 0
 
     def _note_end(self, *_: object) -> None:
         self._is_over = True
@@ -106,6 +135,9 @@ class RabbitMqSourceTask(SourceTask):
         while not records:
             await self._connect()
             while not self._held:
+                if self._is_full:
+                    await self.stop()  # so the server has back what was dropped
+                    await self._connect()
                 if self._is_over:
                     await self.stop()
                     raise RetriableError(f"lost the connection to RabbitMQ at {where(self._settings)}")
@@ -114,6 +146,7 @@ class RabbitMqSourceTask(SourceTask):
             size = 0
             while self._held and len(records) < _MAX_RECORDS and size < _MAX_BYTES:
                 message = self._held.popleft()
+                self._held_bytes -= len(message.body)
                 size += len(message.body)
                 record = self._record(message)
                 if record is not None:

@@ -12,10 +12,10 @@ import pytest
 from connect.api import ConnectError, RetriableError, SinkRecord
 from connect.connectors.common.clusters import CLUSTER
 from connect.connectors.rabbitmq.sink import RabbitMqSink
-from connect.connectors.rabbitmq.source import RabbitMqSource
+from connect.connectors.rabbitmq.source import RabbitMqSource, RabbitMqSourceTask
 from tests.connect.connectors.harness import Context, again, collect, reasons, sent, settings_of, started
 from tests.connect.connectors.servers import RabbitMqServers
-from tests.waiting import patience
+from tests.waiting import patience, until
 
 pytestmark = pytest.mark.slow
 
@@ -108,6 +108,33 @@ async def test_source_goes_on_after_what_is_stored(server: RabbitMqServers, chan
     assert sorted(int(each.value) for each in rest) == list(range(100, 1_200))
     assert (rest[0].topic, rest[0].content_type) == ("shop/orders", "text/plain")
     assert rest[0].headers == [("n", "7"), ("site", "north"), (CLUSTER, f"127.0.0.1:{server.port}")]
+    assert await queue.get(no_ack=True, fail=False) is None
+
+
+async def test_source_holds_few_bytes_of_large_messages(
+    server: RabbitMqServers, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many it may be sent ahead. Each message comes once all the same."""
+    monkeypatch.setattr("connect.connectors.rabbitmq.source._MAX_HELD", 1 << 20)
+    queue = await channel.declare_queue("large")
+    sizes = [100] * 100 + [100_000] * 100 + [2 << 20] * 2
+    for number, size in enumerate(sizes):
+        await channel.default_exchange.publish(aio_pika.Message(b"%d:" % number + bytes(size)), "large")
+    held: list[tuple[int, int]] = []  # messages, and their bytes
+    hold = RabbitMqSourceTask._hold
+
+    async def noted(task: RabbitMqSourceTask, message: Any) -> None:
+        await hold(task, message)
+        held.append((len(task._held), sum(len(each.body) for each in task._held)))
+        assert held[-1][1] == task._held_bytes
+
+    monkeypatch.setattr(RabbitMqSourceTask, "_hold", noted)
+    async with started(RabbitMqSource(), Context(), **at(server, rabbitmq_queue="large")) as task:
+        await until(lambda: task._is_full)
+        found = await collect(task, len(sizes))
+        assert sorted(int(each.value.partition(b":")[0]) for each in found) == list(range(len(sizes)))
+        assert task._prefetch < 100
+    assert all(size <= 1 << 20 or count == 1 for count, size in held)
     assert await queue.get(no_ack=True, fail=False) is None
 
 
