@@ -17,7 +17,7 @@ from gateway.management.rights import Manager
 from gateway.node.leader_check import LeaderCheck
 from gateway.rpc.status import RequestError
 from store.cluster.clustered_store import ClusteredStore, LogState
-from store.cluster.member import NodeNameTaken, NotLeading, Role
+from store.cluster.member import NodeNameTaken, NodeRole, NotLeading
 from store.cluster.shared_log import SharedLogUnavailable
 from store.cluster.slot import LeaderClaim
 from store.errors import StoreClosed, StoreError
@@ -171,7 +171,7 @@ class ClusterMember:
     def figures(self) -> dict[str, float]:
         history, unreached, now = self._store.history, self._store.unavailable, self._loop.time()
         return {
-            "leads": int(self._store.role is Role.LEADER),
+            "leads": int(self._store.role is NodeRole.LEADER),
             "epoch": history.epoch,
             "slot": history.slot,
             "position": history.end,
@@ -270,7 +270,7 @@ class ClusterMember:
         if not self.is_drained and not await self.successor():
             raise StoreError("no other node could serve the clients: none answers, or all are in trouble")
         self.is_drained = True  # so this node is nobody's successor
-        if self._store.role is Role.LEADER and (node := await self.successor()):
+        if self._store.role is NodeRole.LEADER and (node := await self.successor()):
             with suppress(NotLeading):
                 await self._store.hand_over(node)
         self._drain_node(wanted)
@@ -295,7 +295,7 @@ class ClusterMember:
         """Returns when the node leads."""
         node = request.node
         leader = self._store.leader
-        if leader is None or self._store.role is not Role.LEADER:
+        if leader is None or self._store.role is not NodeRole.LEADER:
             who = "no node leads" if leader is None else f"node {leader.node} leads: give this command there"
             raise _wrong(f"this node does not lead; {who}")
         if node == self._name:
@@ -306,7 +306,7 @@ class ClusterMember:
         await self._store.hand_over(node)
         with suppress(TimeoutError):
             async with asyncio.timeout(_HANDED_S):
-                while (leader := self._store.leader) is None or self._store.role is Role.LEADER:  # noqa: ASYNC110
+                while (leader := self._store.leader) is None or self._store.role is NodeRole.LEADER:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         if leader is None or leader.node != node:
             raise _wrong(

@@ -52,7 +52,7 @@ from gateway.shadows.consumer import ShadowConsumer
 from gateway.shadows.shadows import Shadows
 from store.api import Store
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
-from store.cluster.member import Role
+from store.cluster.member import NodeRole
 from store.cluster.shared_log import SharedLogMisconfigured
 from store.cluster.slot import LeaderClaim
 from store.data_folder import DRAINED
@@ -173,7 +173,7 @@ class ClusteredStoreNode:
         if store is None:
             return
         await self._hand_over(store)
-        self._on_role(Role.FOLLOWER, None)
+        self._on_role(NodeRole.FOLLOWER, None)
         for task in self._tasks[1:]:
             task.cancel()
         await asyncio.gather(*self._tasks[1:], return_exceptions=True)
@@ -230,7 +230,7 @@ class ClusteredStoreNode:
             log.critical("this node takes part in the cluster no more: %s", error)
             self._member.damage = str(error)
             self._listener.serve_copy(None)
-            self._on_role(Role.FOLLOWER, None)
+            self._on_role(NodeRole.FOLLOWER, None)
             if isinstance(error, StoreFailed | OSError | SharedLogMisconfigured):  # a start does not mend the others
                 self.ended.set()
         except Exception:
@@ -288,8 +288,8 @@ class ClusteredStoreNode:
 
     # --- roles
 
-    def _on_role(self, role: Role, _leader: LeaderClaim | None) -> None:
-        if role is not Role.LEADER and self._served is not None:
+    def _on_role(self, role: NodeRole, _leader: LeaderClaim | None) -> None:
+        if role is not NodeRole.LEADER and self._served is not None:
             self._listener.serve(None)
             self._served.abort()
         self._tell_gateways()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from store.cluster.clustered_store import ClusteredStore
-from store.cluster.member import Role
+from store.cluster.member import NodeRole
 
 _MAX_OTHERS: Final = 64
 _LOOK_S: Final = 0.5  # between two looks of a leader that nobody asks for anything
@@ -56,7 +56,7 @@ class LeaderCheck:
                 async with asyncio.timeout(_LOOK_S):
                     await self._is_needed.wait()
             except TimeoutError:
-                if self._store.role is not Role.LEADER or self._store.is_sure:
+                if self._store.role is not NodeRole.LEADER or self._store.is_sure:
                     continue
             self._is_needed.clear()
             asked, self._asked = self._asked, asyncio.Event()
@@ -65,7 +65,7 @@ class LeaderCheck:
                 await asyncio.wait((asking,), timeout=_SURE_S)
             asking.cancel()
             await asyncio.wait((asking,))
-            if self._store.role is Role.LEADER:
+            if self._store.role is NodeRole.LEADER:
                 asked.set()
             await asyncio.sleep(_PAUSE_S)
 

@@ -21,7 +21,7 @@ from gateway.mqtt.properties import read_message_block
 from gateway.observe.throttled_log import ThrottledLog
 from gateway.rpc.wakeups import wait_until
 from gateway.shadows.document import ShadowRejected, parse_token
-from gateway.shadows.shadows import PUBLISHER, Answer, Shadows, rejection
+from gateway.shadows.shadows import PUBLISHER, ShadowMessage, Shadows, rejection
 from gateway.shadows.topics import InvalidShadowName, ShadowName, parse_request_topic
 from matcher.reserved import SHADOW
 from store.api import Commit, PopRequest, PopResult, Receipts, Start, Store, partition_queue
@@ -136,7 +136,7 @@ class ShadowConsumer:
         taken = [Receipts(run.queue, run.offset, run.count, run.deliveries) for run in popped.runs]
         chains: dict[bytes, list[_Request]] = {}
         positions: set[int] = set()
-        refused: list[Answer] = []
+        refused: list[ShadowMessage] = []
         for run in popped.runs:
             for start in record.split(run.data):
                 positions.add(record.position_of(run.data, start))
@@ -166,7 +166,7 @@ class ShadowConsumer:
         for request in sorted(requests, key=lambda each: each.position):
             await self._shadows.publish(await self._answers(request, batch))
 
-    async def _answers(self, request: _Request, batch: Collection[int]) -> list[Answer]:
+    async def _answers(self, request: _Request, batch: Collection[int]) -> list[ShadowMessage]:
         shadows, name, payload = self._shadows, request.name, request.payload
         try:
             if request.operation == b"update":

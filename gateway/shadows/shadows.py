@@ -31,7 +31,7 @@ _BLOCK: Final = number_property(PAYLOAD_FORMAT, 1) + text_property(CONTENT_TYPE,
 
 
 @dataclass(slots=True, frozen=True)
-class Answer:
+class ShadowMessage:
     """A message that answers a request, or tells others of it."""
 
     topic: bytes
@@ -74,18 +74,18 @@ class Shadows:
                 return names
             after = page.entries[-1].key
 
-    async def get(self, name: ShadowName, token: str | None = None) -> Answer:
+    async def get(self, name: ShadowName, token: str | None = None) -> ShadowMessage:
         """Answer a request for a shadow. Raises `ShadowRejected` and `StoreError`."""
         try:
             shadow = await self.find(name)
         except ShadowRejected as error:
             error.token = token
             raise
-        return Answer(name.topic + b"/get/accepted", _said(shadow.shown(), _now_s(), token))
+        return ShadowMessage(name.topic + b"/get/accepted", _said(shadow.shown(), _now_s(), token))
 
     async def update(
         self, name: ShadowName, payload: bytes, position: int | None = None, batch: Collection[int] = ()
-    ) -> list[Answer]:
+    ) -> list[ShadowMessage]:
         """Change a shadow. Returns the answers, which the caller publishes, the accepted update first. Raises
         `ShadowRejected` and `StoreError`.
 
@@ -99,7 +99,9 @@ class Shadows:
             now_s, topic = _now_s(), name.topic
             accepted: Document = {"state": update.state, "metadata": update.metadata(now_s)}
             if position is not None and position in shadow.applied:
-                answers = [Answer(topic + b"/update/accepted", _versioned(accepted, shadow, now_s, update.token))]
+                answers = [
+                    ShadowMessage(topic + b"/update/accepted", _versioned(accepted, shadow, now_s, update.token))
+                ]
                 return answers + _delta_of(name, shadow, now_s, update.token)
             self._check_version(update, shadow)
             previous = Shadow.of_value(shadow.value()).kept() if shadow.exists else None
@@ -112,15 +114,15 @@ class Shadows:
             if await self._put(name, shadow, revision, position, batch, update.token):
                 documents = {"previous": previous, "current": shadow.kept()}
                 return [
-                    Answer(topic + b"/update/accepted", _versioned(accepted, shadow, now_s, update.token)),
+                    ShadowMessage(topic + b"/update/accepted", _versioned(accepted, shadow, now_s, update.token)),
                     *_delta_of(name, shadow, now_s, update.token),
-                    Answer(topic + b"/update/documents", _said(documents, now_s, update.token)),
+                    ShadowMessage(topic + b"/update/documents", _said(documents, now_s, update.token)),
                 ]
         raise _contended(name, update.token)
 
     async def delete(
         self, name: ShadowName, token: str | None = None, position: int | None = None, batch: Collection[int] = ()
-    ) -> Answer:
+    ) -> ShadowMessage:
         """Delete a shadow. Arguments and errors: see `update`."""
         for _ in range(_ATTEMPTS):
             shadow, revision = await self._read(name)
@@ -130,10 +132,12 @@ class Shadows:
                     raise _not_there(name, token)
                 shadow = Shadow(version=shadow.version, deleted_ms=_now_ms(), applied=shadow.applied)
             if is_repeated or await self._put(name, shadow, revision, position, batch, token):
-                return Answer(name.topic + b"/delete/accepted", _said({"version": shadow.version}, _now_s(), token))
+                return ShadowMessage(
+                    name.topic + b"/delete/accepted", _said({"version": shadow.version}, _now_s(), token)
+                )
         raise _contended(name, token)
 
-    async def publish(self, answers: list[Answer]) -> None:
+    async def publish(self, answers: list[ShadowMessage]) -> None:
         """Publish answers. Raises `StoreError`."""
         await append(self._store, [answer.frame() for answer in answers])
 
@@ -188,19 +192,19 @@ class Shadows:
             raise ShadowRejected(code, str(error), token) from error
 
 
-def rejection(topic: bytes, error: ShadowRejected) -> Answer:
+def rejection(topic: bytes, error: ShadowRejected) -> ShadowMessage:
     """The answer to a request that is not carried out. topic: of the request."""
     document: Document = {"code": error.code, "message": error.text}
-    return Answer(topic + b"/rejected", _said(document, _now_s(), error.token))
+    return ShadowMessage(topic + b"/rejected", _said(document, _now_s(), error.token))
 
 
-def _delta_of(name: ShadowName, shadow: Shadow, now_s: int, token: str | None) -> list[Answer]:
+def _delta_of(name: ShadowName, shadow: Shadow, now_s: int, token: str | None) -> list[ShadowMessage]:
     """The message about what is desired and not reported, if there is something."""
     state, metadata = shadow.delta()
     if not state:
         return []
     document = _versioned({"state": state, "metadata": metadata}, shadow, now_s, token)
-    return [Answer(name.topic + b"/update/delta", document)]
+    return [ShadowMessage(name.topic + b"/update/delta", document)]
 
 
 def _versioned(document: Document, shadow: Shadow, now_s: int, token: str | None) -> Document:

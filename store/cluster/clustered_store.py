@@ -14,7 +14,7 @@ from store.cluster.engines import open_shared_log
 from store.cluster.history import History
 from store.cluster.joining import take_part
 from store.cluster.leadership import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from store.cluster.member import Meet, Member, MemberConfig, NotLeading, OnRole, Role
+from store.cluster.member import Meet, Member, MemberConfig, NodeRole, NotLeading, OnRole
 from store.cluster.replica import BeforeClose, Replica
 from store.cluster.shared_log import (
     SharedLog,
@@ -73,7 +73,7 @@ class ClusteredStore:
 
     def __init__(self, path: Path, config: StoreConfig, cluster: ClusteredStoreConfig) -> None:
         self.path = path
-        self.role = Role.FOLLOWER
+        self.role = NodeRole.FOLLOWER
         # Who leads, if that is known; while another site has the log, who led last.
         self.leader: LeaderClaim | None = None
         self._config = config
@@ -136,7 +136,7 @@ class ClusteredStore:
                 await asyncio.wait([keeping])
         finally:
             self._log = None
-            self._on_role(Role.FOLLOWER, None)
+            self._on_role(NodeRole.FOLLOWER, None)
             await log.close()
 
     async def close(self) -> None:
@@ -146,7 +146,7 @@ class ClusteredStore:
     @property
     def engine(self) -> Engine | None:
         """The store, while this node leads."""
-        return self._replica.engine if self.role is Role.LEADER else None
+        return self._replica.engine if self.role is NodeRole.LEADER else None
 
     @property
     def is_sure(self) -> bool:
@@ -241,7 +241,7 @@ class ClusteredStore:
             await self._member.run()
         finally:
             self._member = None
-            self._on_role(Role.FOLLOWER, None)
+            self._on_role(NodeRole.FOLLOWER, None)
 
     async def _check_log(self, log: SharedLog) -> None:
         """Raise `SharedLogMisconfigured` if this node's copy is of another log, and `SharedLogDamaged` if the log is
@@ -292,9 +292,9 @@ class ClusteredStore:
             await self._meet(claim)
 
     def _on_leadership_over(self) -> None:
-        self._on_role(Role.FOLLOWER, None)
+        self._on_role(NodeRole.FOLLOWER, None)
 
-    def _on_role(self, role: Role, leader: LeaderClaim | None) -> None:
+    def _on_role(self, role: NodeRole, leader: LeaderClaim | None) -> None:
         if (role, leader) != (self.role, self.leader):
             self.role, self.leader = role, leader
             for listener in self._listeners:

@@ -32,7 +32,7 @@ class NodeNameTaken(StoreError):
     """Another process runs under the name of this node, and leads: give each node a name of its own."""
 
 
-class Role(Enum):
+class NodeRole(Enum):
     FOLLOWER = "follower"
     LEADER = "leader"
 
@@ -70,7 +70,7 @@ class MemberConfig:
 
 
 Meet = Callable[[LeaderClaim], Awaitable[None]]
-OnRole = Callable[[Role, LeaderClaim | None], None]  # this node's role, and who leads, if that is known
+OnRole = Callable[[NodeRole, LeaderClaim | None], None]  # this node's role, and who leads, if that is known
 
 
 def stands_by(history: History, site: str) -> bool:
@@ -112,7 +112,7 @@ class Member:
         self._on_role = on_role
         self._now = now
         self._has_met = False
-        self._told: tuple[Role, LeaderClaim | None] = (Role.FOLLOWER, None)
+        self._told: tuple[NodeRole, LeaderClaim | None] = (NodeRole.FOLLOWER, None)
         self._has_claimed = False
         self._leadership: Leadership | None = None
         self._doubts = 0
@@ -149,7 +149,7 @@ class Member:
         leadership = self._leadership
         if leadership is not None and leadership.history.epoch < epoch:
             leadership.depose(why)
-            self._tell(Role.FOLLOWER, None)
+            self._tell(NodeRole.FOLLOWER, None)
 
     @property
     def is_promoting(self) -> bool:
@@ -272,14 +272,14 @@ class Member:
         try:
             with suppress(Deposed):
                 await self._replica.lead(leadership)
-                self._tell(Role.LEADER, leadership.history.leader)
+                self._tell(NodeRole.LEADER, leadership.history.leader)
             why = await leadership.wait_until_over()
         finally:
             self._leadership = None
             idle.cancel()
             leadership.close()
         logger.warning("node %s leads no more: %s", self._config.node, why)
-        self._tell(Role.FOLLOWER, None)
+        self._tell(NodeRole.FOLLOWER, None)
         await self._replica.follow()
         if not isinstance(why, Deposed | StoreClosed):
             raise why
@@ -326,9 +326,9 @@ class Member:
         known = history.leader is not None and not history.handed_to and not self._is_own(history.leader)
         # Who led last says which site has the log, whether or not anybody leads there now.
         known |= stands_by(history, self._config.site)
-        self._tell(Role.FOLLOWER, history.leader if known else None)
+        self._tell(NodeRole.FOLLOWER, history.leader if known else None)
 
-    def _tell(self, role: Role, leader: LeaderClaim | None) -> None:
+    def _tell(self, role: NodeRole, leader: LeaderClaim | None) -> None:
         if self._told != (role, leader):
             self._told = (role, leader)
             self._on_role(role, leader)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.node.leader_check import LeaderCheck
 from store.cluster.clustered_store import ClusteredStore
-from store.cluster.member import Role
+from store.cluster.member import NodeRole
 from tests.waiting import patience, until
 
 
@@ -18,7 +18,7 @@ class Leader:
     """The store of a node that leads in epoch 4, and what the others say of theirs."""
 
     def __init__(self) -> None:
-        self.role = Role.LEADER
+        self.role = NodeRole.LEADER
         self.is_sure = False
         self.history = SimpleNamespace(founded=SimpleNamespace(log_id="log"))
         self.epochs: dict[str, int | None] = {}  # by address; None: it does not answer
@@ -29,7 +29,7 @@ class Leader:
 
     def depose(self, epoch: int, why: str) -> None:
         if epoch > 4:
-            self.deposed, self.role = why, Role.FOLLOWER
+            self.deposed, self.role = why, NodeRole.FOLLOWER
 
     async def ask(self, address: str) -> Mapping[str, Any]:
         self.asked.append(address)

@@ -15,7 +15,7 @@ from gateway.node.clustered_node import ClusteredStoreNode
 from gateway.node.node import Node
 from gateway.rpc.limits import RpcLimits
 from gateway.shadows import shadows as shadows_module
-from gateway.shadows.shadows import BUCKET, Answer, Shadows
+from gateway.shadows.shadows import BUCKET, ShadowMessage, Shadows
 from gateway.shadows.topics import ShadowName
 from store.engine import Engine
 from tests.gateway.conftest import MakeNode
@@ -233,7 +233,7 @@ async def test_a_message_that_comes_again_after_a_crash_is_answered_and_changes_
     node = await make_node()
     stuck = asyncio.Event()
 
-    async def never(_shadows: Shadows, answers: list[Answer]) -> None:
+    async def never(_shadows: Shadows, answers: list[ShadowMessage]) -> None:
         if answers:
             stuck.set()
             await asyncio.Event().wait()

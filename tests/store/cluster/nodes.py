@@ -14,7 +14,7 @@ from store.api import Appended
 from store.cluster import clustered_store
 from store.cluster.clustered_store import ClusteredStore, ClusteredStoreConfig
 from store.cluster.engines import open_shared_log
-from store.cluster.member import Role
+from store.cluster.member import NodeRole
 from store.cluster.object_log import ObjectLog
 from store.cluster.shared_log import SharedLog, SharedLogUnavailable
 from store.cluster.slot import LeaderClaim
@@ -114,7 +114,7 @@ class Node:
         self.running: asyncio.Task[None]
         self.port: Port
         self.prepare: Callable[[Port], None] | None = None
-        self.roles: list[tuple[Role, LeaderClaim | None]] = []
+        self.roles: list[tuple[NodeRole, LeaderClaim | None]] = []
 
     @property
     def leads(self) -> bool:

@@ -13,7 +13,7 @@ from record.layout import Kind
 from store.api import Appended, topic_queue
 from store.cluster import replica
 from store.cluster.history import unpack_history
-from store.cluster.member import NotLeading, Role
+from store.cluster.member import NodeRole, NotLeading
 from store.cluster.shared_log import SharedLogDamaged, SharedLogMisconfigured, SharedLogUnavailable
 from store.cluster.slot import SlotKind, parse_slot
 from store.data_folder import read_meta
@@ -82,9 +82,9 @@ async def test_another_node_leads_when_the_leader_is_killed(nodes: Nodes, writer
     again = await nodes.start("a", tmp_path / "a again")
     await nodes.check_equal()
     await writer.check_log(again)
-    assert again.store.role is Role.FOLLOWER
+    assert again.store.role is NodeRole.FOLLOWER
     assert again.store.leader == second.store.leader
-    assert again.roles[-1] == (Role.FOLLOWER, second.store.leader)
+    assert again.roles[-1] == (NodeRole.FOLLOWER, second.store.leader)
     await writer.append(5)
     await nodes.check_equal()
 
@@ -163,7 +163,7 @@ async def test_a_leader_hands_over(nodes: Nodes, writer: Writer):
     await until(lambda: second.leads)
     await writer.append(10, second)
     await nodes.check_equal()
-    assert first.store.role is Role.FOLLOWER
+    assert first.store.role is NodeRole.FOLLOWER
     await second.store.hand_over("a")
     await until(lambda: first.leads)
     await writer.append(10, first)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from store.cluster import member
-from store.cluster.member import NodeNameTaken, NotLeading, Role
+from store.cluster.member import NodeNameTaken, NodeRole, NotLeading
 from store.cluster.shared_log import SharedLogDamaged, SharedLogUnavailable, SlotRemoved
 from tests.store.cluster.conftest import Scenario
 from tests.store.cluster.simulation.cluster import Cluster
@@ -19,7 +19,7 @@ FAILOVER_S = 1.25 * LEADER_TIMEOUT_S + SOON_S
 
 
 def leaders(cluster: Cluster) -> list[Node]:
-    return [node for node in cluster.nodes if node.alive and node.role is Role.LEADER]
+    return [node for node in cluster.nodes if node.alive and node.role is NodeRole.LEADER]
 
 
 async def start(cluster: Cluster) -> tuple[Node, list[Node]]:
@@ -120,7 +120,7 @@ def test_a_site_is_promoted_while_the_other_one_writes(play: Play):
 
         async def write() -> None:
             number = 1
-            while first.role is Role.LEADER:
+            while first.role is NodeRole.LEADER:
                 number += await first.append([b"0 %d 1 0 1" % number])
 
         writing = asyncio.ensure_future(write())
@@ -301,7 +301,7 @@ def test_a_leader_that_was_paused_acknowledges_nothing_more(play: Play):
         await asyncio.sleep(FAILOVER_S)
         (successor,) = [node for node in leaders(cluster) if node is not leader]
         leader.process.resume()
-        assert leader.role is Role.LEADER  # it does not know yet
+        assert leader.role is NodeRole.LEADER  # it does not know yet
         assert not await leader.append([b"0 2 1 0 1"])
         await asyncio.sleep(SOON_S)
         assert leaders(cluster) == [successor]

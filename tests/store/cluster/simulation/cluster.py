@@ -14,7 +14,7 @@ from record.layout import Kind
 from store.api import StoreStats
 from store.cluster.history import History, unpack_history
 from store.cluster.leadership import Deposed
-from store.cluster.member import NodeNameTaken, NotLeading, Role, stands_by
+from store.cluster.member import NodeNameTaken, NodeRole, NotLeading, stands_by
 from store.cluster.shared_log import SharedLogDamaged, SlotRemoved
 from store.cluster.slot import HandedOver, LeaderClaim, Slot, parse_slot
 from store.errors import LogCorrupt, StoreClosed, StoreError, TierUnavailable
@@ -252,7 +252,7 @@ class Cluster:
     def _agrees(self) -> bool:
         """Whether one node leads, and all have folded the same."""
         running = [node for node in self.nodes if node.alive]
-        leaders = [node for node in running if node.role is Role.LEADER]
+        leaders = [node for node in running if node.role is NodeRole.LEADER]
         if not all(node.is_open for node in running):
             return False
         return len(leaders) == 1 and len({(node.replica.history.end, node.replica.digest) for node in running}) == 1
@@ -275,7 +275,7 @@ class Cluster:
     def _one(self, alive: bool = True) -> Node | None:
         """A node, the leader more often than others."""
         nodes = [node for node in self.nodes if node.alive is alive and not (alive and node.process.stopped)]
-        leaders = [node for node in nodes if node.role is Role.LEADER]
+        leaders = [node for node in nodes if node.role is NodeRole.LEADER]
         return self.rng.choice(leaders if leaders and self.rng.random() < 0.6 else nodes) if nodes else None
 
     def _crash(self) -> None:
@@ -304,7 +304,7 @@ class Cluster:
             self._later(lambda: process is node.process and node.alive and process.resume())
 
     def _hand_over(self) -> None:
-        if (node := self._one()) and node.role is Role.LEADER:
+        if (node := self._one()) and node.role is NodeRole.LEADER:
             to = self.rng.choice([*(each.name for each in self.nodes), "nobody"])
             self.counts["hand-overs"] += 1
             node.process.spawn(self._order(node, to))
@@ -379,7 +379,7 @@ class Cluster:
         while True:
             size = rng.randint(1, MOST_FRAMES // 2)
             for attempt in range(1, 1 << 30):
-                leaders = [node for node in self.nodes if node.alive and node.role is Role.LEADER]
+                leaders = [node for node in self.nodes if node.alive and node.role is NodeRole.LEADER]
                 if leaders:
                     payloads = [b"%d %d %d %d %d" % (client, append, attempt, each, size) for each in range(size)]
                     if await rng.choice(leaders).append(payloads):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from store.cluster.history import History
 from store.cluster.joining import take_part
-from store.cluster.member import Member, MemberConfig, Role
+from store.cluster.member import Member, MemberConfig, NodeRole
 from store.cluster.shared_log import SharedLogUnavailable
 from store.cluster.slot import Founded, LeaderClaim
 from store.cluster.upkeep import Upkeep
@@ -36,7 +36,7 @@ class Node:
         self.disk = Disk()
         self.kept: StoreDisk | None = None  # of the real store, if the cluster has those
         self.alive = False
-        self.role = Role.FOLLOWER
+        self.role = NodeRole.FOLLOWER
         self.leader: LeaderClaim | None = None  # as it was told
         self.stopped_by: StoreError | None = None
         self.process: Process
@@ -56,7 +56,7 @@ class Node:
 
     def start(self) -> None:
         cluster = self._cluster
-        self.alive, self.role, self.stopped_by = True, Role.FOLLOWER, None
+        self.alive, self.role, self.stopped_by = True, NodeRole.FOLLOWER, None
         self.process = Process(cluster.loop)
         cluster.processes.append(self.process)
         self.is_open = self.kept is None
@@ -69,12 +69,12 @@ class Node:
     def kill(self) -> None:
         """The process is gone in this moment: nothing of it runs any more."""
         self.process.stopped = True
-        self.alive, self.role = False, Role.FOLLOWER
+        self.alive, self.role = False, NodeRole.FOLLOWER
 
     def stop(self) -> None:
         """Close it, whatever is under way."""
         self._run.cancel()
-        self.alive, self.role = False, Role.FOLLOWER
+        self.alive, self.role = False, NodeRole.FOLLOWER
 
     def promote(self) -> None:
         """Let the node's site have the log."""
@@ -136,7 +136,7 @@ class Node:
                 return
             self._cluster.on_stopped(self, error)
             self.stopped_by = error
-            self.alive, self.role = False, Role.FOLLOWER
+            self.alive, self.role = False, NodeRole.FOLLOWER
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001  nothing else may happen, and a task hides it
@@ -164,9 +164,9 @@ class Node:
     async def _meet(self, claim: LeaderClaim) -> None:
         """A process does not see others of its name."""
 
-    def _on_role(self, role: Role, leader: LeaderClaim | None) -> None:
+    def _on_role(self, role: NodeRole, leader: LeaderClaim | None) -> None:
         self.role, self.leader = role, leader
-        if role is Role.LEADER:
+        if role is NodeRole.LEADER:
             self._cluster.counts["leaders"] += 1
             assert leader is not None and leader.node == self.name
             self._cluster.check_sure(self, self.replica.history.epoch)
