@@ -8,10 +8,14 @@ from sluice.console.times import format_time
 
 SHOWN: Final = 60  # characters of a payload on a line for people
 HIDDEN: Final = "hidden"
+_CONNECTORS: Final = b"connect/connector/"  # how the subjects of entries with the settings of connectors begin
 
 
-def describe(data: bytes, at: int) -> dict[str, Any]:
-    """Return the record at `at` as JSON fields. Bytes that are not UTF-8 become base64, in a field named so."""
+def describe(data: bytes, at: int, *, secrets: bool = False) -> dict[str, Any]:
+    """Return the record at `at` as JSON fields. Bytes that are not UTF-8 become base64, in a field named so.
+
+    secrets: show the settings of connectors, which may have passwords.
+    """
     import msgspec  # noqa: PLC0415
 
     import record  # noqa: PLC0415
@@ -29,6 +33,8 @@ def describe(data: bytes, at: int) -> dict[str, Any]:
         fields = to_json(msgspec.msgpack.decode(payload))
         if kind == Kind.USER_SET:  # the others allow guessing the password or impersonating the server
             fields = {name: value if name == "iterations" else HIDDEN for name, value in fields.items()}
+        if kind == Kind.ENTRY_PUT and topic.startswith(_CONNECTORS) and not secrets:
+            fields["value"] = HIDDEN
         return row | {"subject": topic.decode(), "fields": fields}
     row |= {"topic": topic.decode(), "publisher": publisher.decode(errors="replace"), "qos": flags & FLAG_QOS}
     row |= {"retain": bool(flags & FLAG_RETAIN), "packet_id": packet_id}

@@ -47,6 +47,25 @@ def test_verify_counts_a_whole_log(data: Path, capsys: pytest.CaptureFixture[str
     assert found["damage"] == []
 
 
+async def test_dump_hides_the_settings_of_connectors_unless_it_is_told_not_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    engine = await Engine.open(tmp_path, StoreConfig())
+    value = b'{"config": {"redis.password": "wonderland"}}'
+    entries = {b"connect/connector/a": value, b"connect/worker/w": b"beat", b"connections/connector/a": b"mine"}
+    await append(engine, [control.EntryPut(each).frame(subject) for subject, each in entries.items()])
+    await engine.close()
+    assert main(["log", "dump", "--data-dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "wonderland" not in out
+    assert 'entry_put connect/connector/a {"value": "hidden"' in out
+    assert "beat" in out and "mine" in out
+    assert main(["log", "dump", "--data-dir", str(tmp_path), "--json"]) == 0
+    assert "wonderland" not in capsys.readouterr().out
+    assert main(["log", "dump", "--data-dir", str(tmp_path), "--secrets"]) == 0
+    assert "wonderland" in capsys.readouterr().out
+
+
 async def test_dump_prints_changes_of_buckets_and_kinds_of_a_newer_version(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

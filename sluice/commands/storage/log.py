@@ -49,6 +49,8 @@ def add(subparsers: Subparsers) -> None:
     dump.add_argument("--topic", type=topic_filter, metavar="FILTER", help="print only messages whose topic matches")
     dump.add_argument("--kind", metavar="KIND", help="print only records of this kind: message, subscribed, …")
     dump.add_argument("--limit", type=positive, metavar="N", help="print at most N records")
+    text = "print the settings of connectors, too, which may have passwords"
+    dump.add_argument("--secrets", action="store_true", help=text)
     repair.add_argument("--yes", action="store_true", help="cut the log; without this, only report what would be cut")
 
 
@@ -158,7 +160,7 @@ def _lines(arguments: Arguments) -> Iterator[tuple[str, bool]]:
                 if arguments.end is not None and where >= arguments.end:
                     return
                 if where >= arguments.begin and _is_wanted(arguments, piece.data, at):
-                    row = describe(piece.data, at)
+                    row = describe(piece.data, at, secrets=arguments.secrets)
                     yield json.dumps(row) if arguments.json else human(row), False
 
 
