@@ -2,7 +2,7 @@
 
 import queue
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiomqtt
@@ -13,6 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from tests.system.conftest import NodeProcess
 from tests.system.tools import program
 from tests.waiting import PATIENCE_S, patience
 
@@ -50,6 +51,15 @@ class PahoClient:
         self.client.loop_stop()
 
 
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One for all tests here: each has topics and sessions of its own."""
+    started = NodeProcess(tmp_path_factory.mktemp("clients") / "node")
+    started.start()
+    yield started
+    started.kill()
+
+
 @pytest.fixture
 def paho_client(node: Any) -> Any:
     clients: list[PahoClient] = []
@@ -82,17 +92,18 @@ def test_paho_sends_and_receives_each_qos(paho_client: Callable[..., PahoClient]
 def test_paho_gets_retained_messages_and_wills(
     paho_client: Callable[..., PahoClient], version: MQTTProtocolVersion
 ) -> None:
+    state = f"state{version}"
     publisher = paho_client(version, "publisher")
-    publisher.publish("state/a", "on", qos=1, retain=True)
-    publisher.publish("state/b", "gone", qos=1, retain=True)
-    publisher.publish("state/b", "", qos=1, retain=True)
+    publisher.publish(f"{state}/a", "on", qos=1, retain=True)
+    publisher.publish(f"{state}/b", "gone", qos=1, retain=True)
+    publisher.publish(f"{state}/b", "", qos=1, retain=True)
     subscriber = paho_client(version, "subscriber")
-    subscriber.subscribe("state/#", qos=1)
+    subscriber.subscribe(f"{state}/#", qos=1)
     message = subscriber.get()
-    assert (message.topic, message.payload, message.retain) == ("state/a", b"on", True)
-    publisher.publish("state/c", "live", qos=1, retain=True)
+    assert (message.topic, message.payload, message.retain) == (f"{state}/a", b"on", True)
+    publisher.publish(f"{state}/c", "live", qos=1, retain=True)
     message = subscriber.get()
-    assert (message.topic, message.retain) == ("state/c", False)
+    assert (message.topic, message.retain) == (f"{state}/c", False)
 
 
 def test_a_will_is_published_when_the_connection_breaks(node: Any, paho_client: Callable[..., PahoClient]) -> None:
@@ -122,7 +133,7 @@ def test_a_persistent_session_gets_what_it_missed(
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = 600
         connect = {"clean_start": False, "properties": properties}
-    away = paho_client(version, "away", **connect)
+    away = paho_client(version, f"away{version}", **connect)
     assert not away.flags.session_present
     away.subscribe([("home/#", 1), ("exact/topic", 1)])
     away.close()
@@ -130,7 +141,7 @@ def test_a_persistent_session_gets_what_it_missed(
     for number in range(100):
         publisher.publish("home/a", str(number), qos=1)
     publisher.publish("exact/topic", "last", qos=1)
-    back = paho_client(version, "away", **dict(connect))
+    back = paho_client(version, f"away{version}", **dict(connect))
     assert back.flags.session_present
     received = [back.get() for _ in range(101)]
     assert [m.payload for m in received if m.topic == "home/a"] == [str(number).encode() for number in range(100)]
