@@ -16,14 +16,14 @@ pytest.importorskip("pyspark")
 
 from streaming.java import JavaNotFound, java_home
 
-KILLS = 2
 RECORDS = 240
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_driver_killed_at_any_point_continues_exactly_once(node: Any, tmp_path: Path) -> None:
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.nightly)])
+def test_a_driver_killed_at_any_point_continues_exactly_once(node: Any, tmp_path: Path, kills: int) -> None:
     """Killed with all that it started (the JVM and its Python workers): before, while and after batches are written."""
     try:
         java_home()
@@ -35,8 +35,8 @@ def test_a_driver_killed_at_any_point_continues_exactly_once(node: Any, tmp_path
     node.publish(0, RECORDS // 2)
     node.publish(2, RECORDS // 4)
     chance = random.Random(6)
-    for kill in range(KILLS + 1):
-        node.publish(1, RECORDS // 4 // (KILLS + 1))
+    for kill in range(kills + 1):
+        node.publish(1, RECORDS // 4 // (kills + 1))
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.streaming.killed_query", node.endpoint, str(tmp_path), "sensors/#"],
             cwd=ROOT,
@@ -46,7 +46,7 @@ def test_a_driver_killed_at_any_point_continues_exactly_once(node: Any, tmp_path
             start_new_session=True,
         )
         assert process.stdout is not None
-        if kill < KILLS:
+        if kill < kills:
             batches = chance.randint(0, 2)  # that are begun before it is killed
             for line in process.stdout:
                 batches -= line.startswith("batch")

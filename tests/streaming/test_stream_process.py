@@ -147,7 +147,9 @@ def test_a_killed_pipeline_keeps_each_reject_once(job: Callable[..., Job], node:
 @pytest.mark.parametrize(
     ("words", "line", "code"),
     [
-        (["windows", "--schema", "device strin"], r'(?i)sluice stream: .*strin.*', 1),
+        pytest.param(
+            ["windows", "--schema", "device strin"], r"(?i)sluice stream: .*strin.*", 1, marks=pytest.mark.nightly
+        ),
         pytest.param(
             ["windows", "--value", "valeu"], r"sluice stream: .* no field .valeu.: .*", 1, marks=pytest.mark.nightly
         ),
@@ -155,7 +157,7 @@ def test_a_killed_pipeline_keeps_each_reject_once(job: Callable[..., Job], node:
         (["liveness", "--master", "nowhere"], r"sluice stream liveness: error: .*nowhere.*", 2),
         (["enrich", "--registry", "none.csv"], r"sluice stream: .*none.csv.*", 1),
     ],
-)  # fmt: skip
+)
 def test_errors_are_one_line(
     job: Callable[..., Job], node: NodeProcess, words: list[str], line: str, code: int
 ) -> None:

@@ -337,7 +337,7 @@ class GrowingRun:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ordering", [Ordering.ALL_KEYS, Ordering.NAMED_KEYS])
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(  # orders that are forgotten between pops
     steps=[("publish", "uuuuuvv"), ("grow", 2), ("pop", 1), ("publish", "v"), ("forget", 0)],
     selection=SOME,
