@@ -2,7 +2,6 @@
 
 import asyncio
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -13,6 +12,7 @@ from typing import Final, Protocol
 import uvloop
 
 from gateway.config.config import Config, ConfigError
+from gateway.net.heap import collect_seldom
 from gateway.net.tls import TlsError
 from gateway.node.clustered_node import ClusteredStoreNode
 from gateway.node.gateway_node import GatewayNode
@@ -36,9 +36,6 @@ _GATEWAYS_SECONDS: Final = 30  # for the gateways of a store with a supervisor t
 _ORPHAN_STORE_SECONDS: Final = 40  # for a store without supervisor to stop
 EXIT_ENDED: Final = 3  # exit code: the store has declared this gateway dead, and it must be started again
 _STDERR: Final = 2  # descriptor
-# Allocations between collections of garbage cycles. Messages make no cycles, and Python's default of 700 costs a tenth
-# of the CPU with a thousand connections. Each collection blocks the loop: 10,000 objects take a few ms.
-_GC_THRESHOLDS: Final = (10_000, 10, 100)
 
 
 class _Running(Protocol):
@@ -116,8 +113,7 @@ async def _serve(config: Config, ready: int, lifeline: int) -> int:
 
     loop.add_signal_handler(signal.SIGHUP, reload)
     faulthandler.enable(_STDERR)  # a process that is ended because it hangs says where
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    collect_seldom()
     os.write(ready, f"{ports.ready_line(config.host, config.http_host)}\n".encode())
     if lifeline < 0:  # otherwise the supervisor does
         tell_service_manager(READY)

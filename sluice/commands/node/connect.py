@@ -96,6 +96,7 @@ def run_worker(config: "ConnectConfig", ready: int = 1, lifeline: int = -1) -> i
 async def _work(config: "ConnectConfig", ready: int, lifeline: int) -> int:
     from cloud_sdk import Client, Credentials, NotAllowed, Tls  # noqa: PLC0415
     from connect.runtime.worker import Worker, WorkerSettings  # noqa: PLC0415
+    from gateway.net.heap import collect_seldom  # noqa: PLC0415
     from gateway.node.service_manager import heartbeat_of  # noqa: PLC0415
     from sluice.kernel import release  # noqa: PLC0415
 
@@ -132,6 +133,7 @@ async def _work(config: "ConnectConfig", ready: int, lifeline: int) -> int:
         line = f"sluice connect: worker {worker.id} uses {config.host or _DEFAULT_HOST}\n"
         os.write(ready, line.encode())
         heartbeat = heartbeat_of(ready, lifeline)
+        collect_seldom()
         try:
             await worker.run()
         except NotAllowed as error:
