@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# What of connectors nodes need: what there is, and how a configuration is checked.
-CONNECT_OF_NODES = ("connect.api", "connect.common_settings", "connect.configuration", "connect.plugins")
+# What of connectors nodes need: what there is, how a configuration is checked, and the client of webhooks.
+CONNECT_OF_NODES = ("connect.api", "connect.common_settings", "connect.configuration", "connect.net", "connect.plugins")
 # What of Sluice each package may import, beside itself.
 MAY_IMPORT = {
     "record": (),
@@ -94,6 +94,7 @@ SDK_FLOORS = (
 # The packages and modules of connect/, likewise.
 CONNECT_FLOORS = (
     ("api", "regular_expressions"),
+    ("net",),
     ("common_settings", "connectors", "converters", "plugins", "transforms"),
     ("configuration",),
     ("runtime",),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.events.requests import secret_bytes
+from connect.net.webhook_signature import secret_bytes
 
 _MAX_SIZE: Final = 1 << 20  # bytes of the file
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from connect.api import Importance, Setting, Settings, SettingType, SinkConnector, SinkContext, SinkRecord, SinkTask
@@ -14,9 +14,7 @@ from connect.connectors.common.http_settings import http_client, retries, timeou
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
 from connect.connectors.common.tls import TLS
 from connect.connectors.common.values import COLUMNS, json_object, row, to_json
-
-if TYPE_CHECKING:
-    from connect.connectors.common.http_client import HttpClient
+from connect.net.http_client import HttpClient
 
 _CONNECT_MS: Final = "connect.timeout.ms"
 _REQUEST_MS: Final = "request.timeout.ms"
@@ -107,7 +105,7 @@ class ClickHouseSink(SinkConnector):
 class ClickHouseSinkTask(SinkTask):
     """Inserts rows in batches, one request at a time, as ClickHouse advises."""
 
-    _client: "HttpClient | None" = None
+    _client: HttpClient | None = None
 
     async def start(self, settings: Settings, context: SinkContext) -> None:
         self._settings = settings

@@ -1,14 +1,12 @@
 """Settings of connectors over HTTP, and the client that they describe."""
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from connect.api import Setting, Settings, SettingType, TaskContext
 from connect.connectors.common.tls import tls_context
-
-if TYPE_CHECKING:
-    from connect.connectors.common.http_client import HttpClient
+from connect.net.http_client import HttpClient
 
 _MAX_ANSWER: Final = 64 << 10  # bytes of an answer that says no more than that a request failed, and why
 
@@ -60,11 +58,9 @@ def http_client(
     request: str,
     max_connections: int,
     max_answer: int = _MAX_ANSWER,
-) -> "HttpClient":
+) -> HttpClient:
     """The client of a task. connect, request: the names of its settings of `timeouts`. max_answer: bytes. Raises
     `ConnectError`."""
-    from connect.connectors.common.http_client import HttpClient  # noqa: PLC0415 (it imports aiohttp)
-
     return HttpClient(
         context,
         connect_timeout_s=settings[connect] / 1000,

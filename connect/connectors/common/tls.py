@@ -1,10 +1,8 @@
-"""Settings of TLS, and connections to hosts that are allowed."""
+"""Settings of TLS."""
 
-import asyncio
-import socket
 import ssl
 
-from connect.api import ConnectError, Importance, RetriableError, Setting, Settings, SettingType, TaskContext
+from connect.api import ConnectError, Importance, Setting, Settings, SettingType, TaskContext
 
 TLS: tuple[Setting, ...] = (
     Setting(
@@ -40,37 +38,3 @@ def tls_context(context: TaskContext, settings: Settings) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise ConnectError(f"the certificates cannot be used: {error}") from None
     return tls
-
-
-async def connected_socket(context: TaskContext, host: str, port: int, timeout_s: float) -> socket.socket:
-    """Connect to the first address of a host that answers, if it is allowed. Raises `RetriableError` if none answers,
-    and `ConnectError` if none is allowed."""
-    loop = asyncio.get_running_loop()
-    refused: ConnectError | None = None
-    failed = "it has no address"
-    try:
-        async with asyncio.timeout(timeout_s):
-            for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                try:
-                    await context.require_allowed(str(address[0]), port)
-                except ConnectError as error:
-                    refused = error
-                    continue
-                made = socket.socket(family, kind, protocol)
-                made.setblocking(False)
-                try:
-                    await loop.sock_connect(made, address)
-                except BaseException as error:
-                    made.close()
-                    if not isinstance(error, OSError):
-                        raise
-                    failed = error.strerror or type(error).__name__
-                else:
-                    return made
-    except TimeoutError:
-        failed = f"no answer within {timeout_s:g} s"
-    except OSError as error:
-        failed = error.strerror or type(error).__name__
-    if refused is not None:
-        raise refused
-    raise RetriableError(f"cannot connect to {host}:{port}: {failed}")

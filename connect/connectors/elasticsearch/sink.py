@@ -4,7 +4,7 @@ Elasticsearch sink."""
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
@@ -26,9 +26,7 @@ from connect.connectors.common.http_settings import basic_auth, http_client, ret
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
 from connect.connectors.common.tls import TLS
 from connect.connectors.common.values import iso, json_object, row, to_json
-
-if TYPE_CHECKING:
-    from connect.connectors.common.http_client import HttpClient
+from connect.net.http_client import HttpClient
 
 _CONNECT_MS: Final = "connection.timeout.ms"
 _REQUEST_MS: Final = "read.timeout.ms"
@@ -116,7 +114,7 @@ class ElasticsearchSink(SinkConnector):
 class ElasticsearchSinkTask(SinkTask):
     """Writes documents in bulk requests."""
 
-    _client: "HttpClient | None" = None
+    _client: HttpClient | None = None
 
     async def start(self, settings: Settings, context: SinkContext) -> None:
         self._settings = settings

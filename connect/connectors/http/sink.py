@@ -3,9 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from hashlib import blake2b
 from time import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote, urlsplit
 
 from connect.api import (
@@ -25,10 +24,8 @@ from connect.connectors.common.http_settings import basic_auth, http_client, ret
 from connect.connectors.common.placeholders import KINDS, Name, problem_of
 from connect.connectors.common.tls import TLS
 from connect.connectors.common.values import parsed, raw, row, to_json
-from connect.connectors.http.signature import secret_bytes, secret_problem, signature_headers
-
-if TYPE_CHECKING:
-    from connect.connectors.common.http_client import Answer, HttpClient
+from connect.net.http_client import Answer, HttpClient
+from connect.net.webhook_signature import identity_of, secret_bytes, secret_problem, signature_headers
 
 _CONNECT_MS: Final = "http.connect.timeout.ms"
 _REQUEST_MS: Final = "http.request.timeout.ms"
@@ -136,7 +133,7 @@ class HttpSink(SinkConnector):
 class HttpSinkTask(SinkTask):
     """Sends each message, or batches of them, with several requests at a time."""
 
-    _client: "HttpClient | None" = None
+    _client: HttpClient | None = None
 
     async def start(self, settings: Settings, context: SinkContext) -> None:
         self._settings = settings
@@ -205,7 +202,7 @@ class HttpSinkTask(SinkTask):
             for record, _ in items:
                 self._context.reject(record, answer.error())
 
-    async def _send(self, url: str, items: Sequence[tuple[SinkRecord, bytes]]) -> "Answer":
+    async def _send(self, url: str, items: Sequence[tuple[SinkRecord, bytes]]) -> Answer:
         await self._rate.wait()
         headers = self._headers | {"Content-Type": self._content_type(items[0][0])}
         body = items[0][1]
@@ -213,8 +210,7 @@ class HttpSinkTask(SinkTask):
             parts = [part for _, part in items]
             body = b"[%s]" % b",".join(parts) if self._is_array else b"".join(part + b"\n" for part in parts)
         if self._secret:
-            about = ",".join([self._context.connector, *(str(record.position) for record, _ in items)])
-            identity = f"msg_{blake2b(about.encode(), digest_size=16).hexdigest()}"  # the same when it is repeated
+            identity = identity_of(self._context.connector, [record.position for record, _ in items])
             headers |= signature_headers(identity, int(time()), body, self._secret)
         assert self._client is not None
         return await self._client.send(url, body, headers, self._settings["request.method"])

@@ -4,7 +4,7 @@ import gzip
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from connect.api import (
@@ -24,9 +24,7 @@ from connect.connectors.common.placeholders import KINDS, Name, problem_of
 from connect.connectors.common.tls import TLS
 from connect.connectors.common.values import at_path, parsed
 from connect.connectors.influxdb.line_protocol import TYPES, field_value, flat, line
-
-if TYPE_CHECKING:
-    from connect.connectors.common.http_client import HttpClient
+from connect.net.http_client import HttpClient
 
 _CONNECT_MS: Final = "influxdb.connect.timeout.ms"
 _REQUEST_MS: Final = "influxdb.request.timeout.ms"
@@ -126,7 +124,7 @@ class InfluxDbSink(SinkConnector):
 class InfluxDbSinkTask(SinkTask):
     """Writes points in batches."""
 
-    _client: "HttpClient | None" = None
+    _client: HttpClient | None = None
 
     async def start(self, settings: Settings, context: SinkContext) -> None:
         self._settings = settings

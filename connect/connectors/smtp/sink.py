@@ -24,8 +24,9 @@ from connect.api import (
     SinkTask,
 )
 from connect.connectors.common.batches import RateLimit, writable
-from connect.connectors.common.tls import TLS, connected_socket, tls_context
+from connect.connectors.common.tls import TLS, tls_context
 from connect.connectors.common.values import row
+from connect.net.sockets import connected_socket
 
 if TYPE_CHECKING:
     import aiosmtplib

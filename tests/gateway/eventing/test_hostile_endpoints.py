@@ -88,13 +88,13 @@ async def endpoint(behaviour: list[Streams]) -> AsyncIterator[tuple[str, list[by
 @pytest.mark.parametrize(
     ("behaviour", "error"),
     [
-        (hangs, "no answer within 1 s"),
-        (trickles, "no answer within 1 s"),
+        (hangs, "has not answered within 1 s"),
+        (trickles, "has not answered within 1 s"),
         (floods, "status 400: xxx"),
-        (floods_with_headers, "cannot send"),
-        (resets, "cannot send"),
-        (hangs_up, "cannot send"),
-        (speaks_something_else, "cannot send"),
+        (floods_with_headers, "failed: "),
+        (resets, "failed: "),
+        (hangs_up, "failed: "),
+        (speaks_something_else, "failed: "),
     ],
 )
 async def test_an_endpoint_that_misbehaves_gets_the_event_again(
@@ -112,7 +112,7 @@ async def test_an_endpoint_that_misbehaves_gets_the_event_again(
             return (await rule(node, "hook")).figures.failed > 0
 
         await eventually(failed)
-        assert (await rule(node, "hook")).figures.error.startswith(error)
+        assert error in (await rule(node, "hook")).figures.error
         behaviours.clear()
 
         async def delivered() -> bool:

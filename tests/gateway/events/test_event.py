@@ -21,7 +21,7 @@ from gateway.events.definition import WebhookTarget, definition_of
 from gateway.events.errors import EvaluationFailed, InvalidEvent
 from gateway.events.event import MISSING, STRUCTURED, Event, message_block, parse_structured, structured_of
 from gateway.events.paths import Path
-from gateway.events.requests import BATCH, parse_request, secret_bytes, signature_headers, webhook_request
+from gateway.events.requests import BATCH, parse_request, webhook_request
 from gateway.events.sql.statement import Statement
 from gateway.mqtt.properties import MessageProperties, build_message_block
 
@@ -185,13 +185,3 @@ def test_a_result_is_bounded() -> None:
     compiled = CompiledRule(definition_of({"sql": sql, "topic": {"topic": "out"}}))
     with pytest.raises(EvaluationFailed, match="more than 1048576 bytes"):
         compiled.output(Event(b"a", b'"%s"' % (b"x" * 200_000)))
-
-
-def test_the_signature_is_that_of_standard_webhooks() -> None:
-    """The example of the specification."""
-    secret = secret_bytes("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-    headers = signature_headers("msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}', secret)
-    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-    for wrong in ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_c2hvcnQ=", "whsec_!"):
-        with pytest.raises(ValueError, match=r"secret|base64"):
-            secret_bytes(wrong)

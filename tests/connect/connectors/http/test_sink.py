@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 
 from connect.api import ConnectError, InvalidSettings, RetriableError
-from connect.connectors.common.http_client import HttpClient
 from connect.connectors.http.sink import HttpSink
+from connect.net.http_client import HttpClient
 from tests.connect.connectors.harness import Context, reasons, sent, settings_of, started
 from tests.connect.connectors.http_server import Got, Server, http_server
 from tests.gateway.authority import Authority

@@ -3,10 +3,18 @@
 import hmac
 from base64 import b64decode, b64encode
 from binascii import Error
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Final
 
 _MARK: Final = "whsec_"
 _MIN_SECRET: Final = 24  # bytes, as Standard Webhooks recommends
+
+
+def identity_of(sender: str, positions: Iterable[int]) -> str:
+    """The identity of a request with messages: the same when it is repeated."""
+    about = ",".join([sender, *map(str, positions)])
+    return f"msg_{blake2b(about.encode(), digest_size=16).hexdigest()}"
 
 
 def signature_headers(identity: str, now_s: int, body: bytes, secret: bytes) -> dict[str, str]:
