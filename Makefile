@@ -193,7 +193,7 @@ bench-anomaly: $(ALL) ## anomalies in labelled series: the detector beside other
 bench-rules: $(ALL) $(KERNEL) ## event rules: CPU of each message for kinds of rules, and beside many others (ARGS=--help)
 	@$(BIN)/python -m benchmarks.event_rules $(ARGS)
 
-bench-connect: $(ALL) $(KERNEL) .clients ## connectors: rate and CPU of sinks, beside the plain clients (ARGS=--help)
+bench-connect: $(ALL) $(KERNEL) .clients ## connectors and webhooks: rate and CPU, beside the plain clients (ARGS=--help)
 	@$(BIN)/python -m benchmarks.connect $(ARGS)
 
 bench-store: $(ALL) $(KERNEL) ## the store alone, piece by piece, beside plain RocksDB (ARGS=--help)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import record
 from gateway.config.config import Config
+from gateway.config.events import EventsConfig
 from gateway.node.node import Node
 from record.layout import Kind
 from store import control
@@ -23,7 +24,7 @@ from store.engine import Engine
 
 _BATCH: Final = 1000  # messages of an append
 _TOPIC: Final = {"topic": "out/x"}
-_PAYLOAD: Final = json.dumps({"t": 31.5, "hum": 40, "site": "x" * 150}).encode()
+PAYLOAD: Final = json.dumps({"t": 31.5, "hum": 40, "site": "x" * 150}).encode()
 WORKS: Final[Mapping[str, dict[str, Any]]] = {
     "the event as it is": {"topics": ["fleet/+/temp"], "topic": _TOPIC},
     "SQL, nothing matches": {"sql": 'SELECT * FROM "fleet/+/temp" WHERE payload.t > 90', "topic": _TOPIC},
@@ -52,7 +53,7 @@ class Measurement:
         self._node = node
         self._engine = engine
         self._frames = [
-            record.frame(int(Kind.MESSAGE), 1, 0, b"fleet/%d/temp" % (number % 100), b"device", b"", _PAYLOAD)
+            record.frame(int(Kind.MESSAGE), 1, 0, b"fleet/%d/temp" % (number % 100), b"device", b"", PAYLOAD)
             for number in range(messages)
         ]
 
@@ -93,7 +94,7 @@ class Measurement:
 async def measure(messages: int, rules: int) -> None:
     for name, definition in WORKS.items():
         with tempfile.TemporaryDirectory() as folder:
-            node, made = await _node(Path(folder), messages)
+            node, made = await started_node(Path(folder), messages)
             await made.set_rule(b"r", definition, b"fleet/+/temp")
             await made.append([control.GroupPaused().frame(event_rule_group(b"r"))])
             await made.publish()
@@ -101,7 +102,7 @@ async def measure(messages: int, rules: int) -> None:
             await node.stop()
         print(f"{name}: {cpu:.1f} µs of CPU a message, {rate:,.0f} messages a second", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        node, made = await _node(Path(folder), messages)
+        node, made = await started_node(Path(folder), messages)
         alone = min([await made.publish() for _ in range(3)])
         for number in range(rules):
             await made.set_rule(b"r%d" % number, WORKS["the event as it is"], b"other/%d/+" % (number % 100))
@@ -110,8 +111,9 @@ async def measure(messages: int, rules: int) -> None:
     print(f"a message: {alone:.2f} µs of CPU, and {beside:.2f} µs beside {rules} rules of other topics", flush=True)
 
 
-async def _node(folder: Path, messages: int) -> tuple[Node, Measurement]:
-    config = Config(data_dir=folder / "data")
+async def started_node(folder: Path, messages: int, **settings: Any) -> tuple[Node, Measurement]:
+    """A node in this process. settings: of the table `[events]`."""
+    config = Config(data_dir=folder / "data", events=EventsConfig(**settings))
     config.mqtt.port = config.mqtt.ws_port = config.grpc.port = config.http.port = 0
     node = Node(config)
     await node.start()

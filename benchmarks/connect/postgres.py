@@ -1,17 +1,11 @@
-"""What connectors cost: messages a second, and CPU time of a message, beside the plain client of the other system.
+"""The sink of PostgreSQL, beside COPY by psycopg."""
 
-The other system and the node run in processes of their own. CPU time is that of this process: of the plain client, of a
-task alone, and of a worker with its client of the node.
-"""
-
-import argparse
 import asyncio
 import json
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,52 +13,17 @@ from typing import Final
 
 import psycopg
 
-from benchmarks.brokers import BrokerUnavailable, Launch, free_port, run
+from benchmarks.brokers import Launch, free_port, run
+from benchmarks.connect.measuring import Stopwatch, Task
 from cloud_sdk import Client, OutgoingMessage
-from connect.api import Partition, Settings, SinkRecord, SourceRecord, TransactionalSinkTask, read_settings
+from connect.api import Partition, Settings, SinkRecord, TransactionalSinkTask, read_settings
 from connect.connectors.postgres.sink import PostgresSink
 from connect.converters.json import JsonConverter
 from connect.runtime.worker import Worker, WorkerSettings
-from sluice.demo.engine_servers import ServerMissing
 from sluice.demo.postgres_server import PostgresServer
 
 _BATCH: Final = 1000  # messages of a send and of a put, as `consumer.override.max.poll.records` has by default
 _RIGHTS: Final = ("allow both #", "allow PUB,SUB topic:$kv/connect/#")
-
-
-class _Task:
-    """What a worker is to a task."""
-
-    connector = "bench"
-    task = 0
-
-    async def require_allowed(self, host: str, port: int) -> None:
-        pass
-
-    def require_path(self, path: str) -> Path:
-        return Path(path)
-
-    def reject(self, record: SinkRecord, error: Exception) -> None:  # noqa: ARG002
-        raise error
-
-    async def store_rejected(self) -> None:
-        pass
-
-    async def publish(self, records: Sequence[SourceRecord]) -> None:
-        raise NotImplementedError  # no sink that is measured does so
-
-
-class Stopwatch:
-    """Prints what each of some messages cost since it was made."""
-
-    def __init__(self, messages: int) -> None:
-        self._messages = messages
-        self._since, self._cpu = time.perf_counter(), time.process_time()
-
-    def stop(self, name: str) -> None:
-        rate = self._messages / (time.perf_counter() - self._since)
-        cpu = (time.process_time() - self._cpu) / self._messages * 1e6
-        print(f"{name}: {rate:,.0f} messages a second, {cpu:.1f} µs of CPU each", flush=True)
 
 
 @contextmanager
@@ -84,8 +43,12 @@ def node() -> Iterator[str]:
             broker.stop()
 
 
-async def postgres(messages: int) -> None:
+def postgres(messages: int) -> None:
     """The sink of PostgreSQL: a table with a column of JSONB, then one with a column for each field."""
+    asyncio.run(_measure(messages))
+
+
+async def _measure(messages: int) -> None:
     payloads = [
         json.dumps({"device": f"d{n % 1000}", "t": 20.5 + n % 7, "hum": n % 100, "ok": True, "note": "x" * 40}).encode()
         for n in range(messages)
@@ -128,7 +91,7 @@ async def _task_alone(server: PostgresServer, name: str, payloads: Sequence[byte
     converter = JsonConverter({})
     task = PostgresSink().task()
     assert isinstance(task, TransactionalSinkTask)
-    await task.start(settings, _Task())
+    await task.start(settings, Task())
     partition = Partition(name, 0)
     await task.open([partition])
     stopwatch = Stopwatch(len(payloads))
@@ -180,25 +143,3 @@ async def _from_node(
 async def _until(database: "psycopg.AsyncConnection[object]", condition: str) -> None:
     while await (await database.execute(condition)).fetchone() != (True,):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-
-
-MEASUREMENTS: Final[Mapping[str, Callable[[int], Coroutine[None, None, None]]]] = {"postgres": postgres}
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="make bench-connect ARGS=…", description=__doc__)
-    parser.add_argument("--messages", type=int, default=200_000, metavar="N")
-    parser.add_argument("--only", choices=tuple(MEASUREMENTS), action="append", help="may be repeated")
-    arguments = parser.parse_args()
-    for name in arguments.only or MEASUREMENTS:
-        print(f"# {name}", flush=True)
-        try:
-            asyncio.run(MEASUREMENTS[name](arguments.messages))
-        except (BrokerUnavailable, ServerMissing) as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
