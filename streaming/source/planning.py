@@ -1,5 +1,6 @@
 """Planning: the offsets to read, and their division into pieces for tasks."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -38,7 +39,8 @@ class FileRange:
 
 @dataclass(slots=True, frozen=True)
 class JoinedRanges:
-    """Consecutive ranges of a partition in files and in the log. It is empty if all of its records are lost."""
+    """Ranges that a task reads in turn: consecutive ones of a partition in files and in the log, or those of several
+    partitions in which the node looks for one topic. It is empty if all of its records are lost."""
 
     parts: tuple[LogRange | FileRange, ...]
 
@@ -93,8 +95,9 @@ def pieces(
     """Return pieces that cover [start, end) of each partition, each of at most `records_per_task` offsets. Records in
     the files of a history are read there, and offsets that it knows to be lost are left out.
 
-    evenly: cut each partition into equal pieces, and return the longest first, so that tasks end together. Otherwise
-    all pieces of a partition but the last have `records_per_task` offsets.
+    evenly: cut each partition into equal pieces, and return the longest first, so that tasks end together. Where one
+    topic is read, the pieces of different partitions are joined. Otherwise all pieces of a partition but the last have
+    `records_per_task` offsets.
 
     The cuts depend on nothing else. So a repeated batch has the same rows in the same task, even if an exporter ran
     meanwhile; the sink depends on this.
@@ -111,7 +114,24 @@ def pieces(
             whole = LogRange(parent, number, low, high, topics.selection(parent))
             parts = [whole] if span is None else list(_parts(whole, span, files, index.uri or ""))
             cut.append(parts[0] if len(parts) == 1 else JoinedRanges(tuple(parts)))
-    return sorted(cut, key=_length, reverse=True) if evenly else cut
+    return sorted(_joined(cut), key=_length, reverse=True) if evenly else cut
+
+
+def _joined(cut: Sequence[Piece]) -> list[Piece]:
+    """Join the first ranges of all partitions of a parent topic in which the node finds one topic by its index, their
+    second ranges, and so on. To start a task takes longer than to find nothing in a million records. A topic is in one
+    partition, so no task has more records to read than before, unless messages name ordering keys."""
+    others: list[Piece] = []
+    ranges: dict[tuple[str, int], list[LogRange]] = {}
+    counts: Counter[Partition] = Counter()
+    for piece in cut:
+        if isinstance(piece, LogRange) and piece.selection.is_one_topic:
+            partition = piece.parent, piece.partition
+            ranges.setdefault((piece.parent, counts[partition]), []).append(piece)
+            counts[partition] += 1
+        else:
+            others.append(piece)
+    return [*others, *(each[0] if len(each) == 1 else JoinedRanges(tuple(each)) for each in ranges.values())]
 
 
 def _length(piece: Piece) -> int:

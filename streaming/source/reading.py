@@ -1,12 +1,15 @@
 """The work of a task: read the records of a piece page by page, as Arrow batches."""
 
+import gc
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 
 from cloud_sdk.arrow import PAYLOAD, parts_without, record_batch, schema_of
 from cloud_sdk.blocking import Client
@@ -39,17 +42,25 @@ def read_piece(options: SourceOptions, schema: "Schema", piece: Piece | None) ->
 
     When records are gone, it raises `DataLossError` or skips them, as `failOnDataLoss` says.
     """
+    if TaskContext.get() is not None:
+        _spare_imports()
     if BODY in schema.names:
         yield from _with_bodies(options, schema, piece)
-    elif isinstance(piece, JoinedRanges):
-        for part in piece.parts:
-            yield from read_piece(options, schema, part)
-    elif isinstance(piece, FileRange):
-        yield from file_batches(schema, piece)
-    elif piece is not None and piece.start < piece.end:
+    elif piece is not None:
         with options.connection.client() as client:
-            for part in _by_topic(piece):
-                yield from _Range(client, options, schema, part).batches()
+            for part in piece.parts if isinstance(piece, JoinedRanges) else (piece,):
+                if isinstance(part, FileRange):
+                    yield from file_batches(schema, part)
+                elif part.start < part.end:
+                    for each in _by_topic(part):
+                        yield from _Range(client, options, schema, each).batches()
+
+
+@cache
+def _spare_imports() -> None:
+    """Leave all that is there now, nearly all of it imported modules, out of garbage collections. Spark runs one in the
+    worker behind each task, and looking through the modules would take it 30 ms."""
+    gc.freeze()
 
 
 def _with_bodies(options: SourceOptions, schema: "Schema", piece: Piece | None) -> Iterator["RecordBatch"]:

@@ -21,6 +21,11 @@ class TopicSelection:
     keys: tuple[str, ...] = ()  # the node may leave out messages with none of these keys; empty: all messages
     names: tuple[str, ...] = ()  # other topics may be left out; empty: none may
 
+    @property
+    def is_one_topic(self) -> bool:
+        """Whether the node finds the messages by the name of a topic."""
+        return self.filter != "" and "+" not in self.filter and "#" not in self.filter and not self.keys
+
 
 ALL_TOPICS: Final = TopicSelection()
 

@@ -1,6 +1,7 @@
 """Offsets, limits and planning, without Spark."""
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -157,6 +158,30 @@ def test_pieces_are_cut_alike_whatever_a_history_has(borders: list[int], first: 
         for part in parts:
             named = {each.path for each in files if each.begin <= part.start and part.end <= each.end}
             assert ({part.path} if isinstance(part, FileRange) else set()) == named
+
+
+@given(st.dictionaries(st.integers(0, 9), st.integers(0, 90), max_size=6), st.integers(1, 40))
+def test_one_topic_is_read_by_few_tasks(ends_of: dict[int, int], size: int) -> None:
+    """Each task has at most one range of each partition, and all of them cover each offset once."""
+    end = of(ends_of)
+    alone = pieces({}, end, size, WHOLE, HistoryIndex(None), evenly=True)
+    found = pieces({}, end, size, replace(WHOLE, also=("p/x",)), HistoryIndex(None), evenly=True)
+    tasks = [piece.parts if isinstance(piece, JoinedRanges) else (piece,) for piece in found]
+    assert len(tasks) == max((-(-offset // size) for offset in ends_of.values()), default=0)
+    assert all(len({part.partition for part in parts}) == len(parts) for parts in tasks)
+    ranges = {(part.partition, part.start, part.end) for parts in tasks for part in parts}
+    assert ranges == {(part.partition, part.start, part.end) for part in alone if isinstance(part, LogRange)}
+    assert len(ranges) == len(alone) == sum(map(len, tasks))
+
+
+@pytest.mark.parametrize("topics", [
+    replace(WHOLE, also=("p/x",), keys=("k",)),  # the node may read all of the range
+    replace(WHOLE, also=("p/+",)),
+    replace(WHOLE, also=("p/x", "p/y")),
+])  # fmt: skip
+def test_ranges_that_may_have_much_are_not_joined(topics: Topics) -> None:
+    found = pieces({}, of({0: 2, 1: 2}), 10, topics, HistoryIndex(None), evenly=True)
+    assert [type(piece) for piece in found] == [LogRange, LogRange]
 
 
 def test_an_empty_range_has_no_pieces() -> None:
