@@ -159,38 +159,49 @@ class ProduceStream:
             error_text = f"{len(frames)} records in one request, the limit is {self._limits.max_request_records}"
             self._refuse(request.sequence, error_text)
             return
-        faults = await self._check.faults(frames)
         result = pb.ProduceResult(sequence=request.sequence)
-        if faults and self._returns:
-            self._refuse(
-                request.sequence, "; ".join(f"message {index}: {reason}" for index, reason in faults[:_MAX_FAULTS])
-            )
+        try:
+            frames = await self._accepted(request, frames, result)
+        except RequestError as error:
+            self._fail(error)
             return
-        if faults:
-            result.rejected.extend(pb.Rejection(index=index, reason=reason) for index, reason in faults)
-            wrong = {index for index, _ in faults}
-            frames = [frame for index, frame in enumerate(frames) if index not in wrong]
         if not frames:
             self._answer(result)
             return
         if self._producer is not None:
-            count = len(frames)
-            try:
-                frames = self._producer.rest(request.sequence, frames, request.digest)
-            except RequestError as error:
-                self._fail(error)
-                return
-            if len(frames) < count:
-                result.was_stored = True
-                result.stored_to = self._producer.last
-            if not frames:
-                self._answer(result)
-                return
             frames = self._producer.framed(request.sequence, frames, request.digest)
         size = len(request.frames)
         self._unanswered += 1
         self._unanswered_bytes += size
         self._store.append(frames, partial(self._appended, result, size))
+
+    async def _accepted(self, request: pb.ProduceRequest, frames: list[bytes], result: pb.ProduceResult) -> list[bytes]:
+        """The frames of a request that are to be stored. Raises `RequestError` if work that may be repeated has an
+        invalid one."""
+        first = 0
+        if self._returns:  # rules and schemas may be stricter now than when the work was done before
+            count = len(frames)
+            frames = self._rest(request, frames, result)
+            first = count - len(frames)
+        faults = await self._check.faults(frames)
+        if faults and self._returns:
+            texts = (f"message {first + index}: {reason}" for index, reason in faults[:_MAX_FAULTS])
+            raise invalid("; ".join(texts))
+        if faults:
+            result.rejected.extend(pb.Rejection(index=index, reason=reason) for index, reason in faults)
+            wrong = {index for index, _ in faults}
+            frames = [frame for index, frame in enumerate(frames) if index not in wrong]
+        return frames if self._returns else self._rest(request, frames, result)
+
+    def _rest(self, request: pb.ProduceRequest, frames: list[bytes], result: pb.ProduceResult) -> list[bytes]:
+        """The frames of a request that are not stored yet. Raises `RequestError` if other messages were stored."""
+        if self._producer is None or not frames:
+            return frames
+        rest = self._producer.rest(request.sequence, frames, request.digest)
+        if len(rest) < len(frames):
+            result.was_stored = True
+            result.stored_to = self._producer.last
+        return rest
 
     def _appended(self, result: pb.ProduceResult, size: int, appended: Appended) -> None:
         self._unanswered -= 1

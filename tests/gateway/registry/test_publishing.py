@@ -7,6 +7,7 @@ import grpc.aio
 import pytest
 
 from cloud_sdk import Client, InvalidArgument, OutgoingMessage
+from cloud_sdk.message import STORED
 from gateway.mqtt.properties import read_message_block
 from gateway.node.node import Node
 from gateway.rocketmq.proto import rocketmq_pb2 as pb
@@ -154,6 +155,20 @@ async def test_repeated_work_is_refused_once_for_each_call(node: Node) -> None:
                         await producer.send_many(work[1:])
             assert checks.faults["refuse"] == count
     assert await stored(node, "strict/a") == [GOOD]
+
+
+async def test_repeated_work_that_is_stored_is_not_checked_by_a_later_schema(node: Node) -> None:
+    """Otherwise it could never be completed."""
+    work = [OutgoingMessage("later/a", payload) for payload in (GOOD, BAD, GOOD)]
+    async with Client(f"127.0.0.1:{node.ports.grpc}") as client:
+        async with client.idempotent_producer("work", 1) as producer:
+            await producer.send_many(work)
+        await bind(node, "later/#", "reading", "refuse")
+        async with client.idempotent_producer("work", 1) as producer:
+            assert await producer.send_many(work) == [STORED] * 3
+            with pytest.raises(InvalidArgument, match="message 1: the payload does not match"):
+                await producer.send_many(work)
+    assert await stored(node, "later/a") == [GOOD, BAD, GOOD]
 
 
 async def test_http(node: Node) -> None:
