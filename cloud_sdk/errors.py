@@ -1,6 +1,6 @@
 """Errors of the SDK, each with what to do about it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -17,13 +17,15 @@ class InvalidArgument(SluiceError):
 
 
 class MessagesRejected(InvalidArgument):
-    """The node has rejected some messages of a send: `reasons`, by their index in the call. All others are stored."""
+    """The node has rejected some messages of a send: `reasons`, by their index in the call. All others are stored, in
+    their order at `positions`, which has fewer if the connection broke meanwhile."""
 
-    def __init__(self, reasons: Mapping[int, str]) -> None:
+    def __init__(self, reasons: Mapping[int, str], positions: Sequence[int]) -> None:
         texts = [f"message {index}: {reason}" for index, reason in list(reasons.items())[:_MOST_SHOWN]]
         more = len(reasons) - len(texts)
         super().__init__("; ".join([*texts, f"and {more} more"] if more else texts))
         self.reasons = reasons
+        self.positions = positions
 
 
 class OffsetOutOfRange(SluiceError):

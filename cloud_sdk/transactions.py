@@ -17,7 +17,7 @@ from typing import Self, Unpack
 import grpc.aio
 
 import record
-from cloud_sdk.errors import InvalidArgument, SluiceError, TransactionEnded, Unavailable
+from cloud_sdk.errors import InvalidArgument, MessagesRejected, SluiceError, TransactionEnded, Unavailable
 from cloud_sdk.lifetime.closing import HandlerCaller, enter_handler
 from cloud_sdk.lifetime.tasks import is_cancelled
 from cloud_sdk.message import STORED, Message, OutgoingMessage, Receipt, SendOptions
@@ -76,19 +76,29 @@ class Transaction:
 
     async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Receipt]:
         """Store messages that are delivered, in this order, if the transaction is committed. Raises `TransactionEnded`,
-        and `Unavailable` if the connection broke: the transaction is rolled back then."""
+        and `Unavailable` if the connection broke: the transaction is rolled back then. Raises `MessagesRejected`: all
+        others are part of the transaction."""
         if self._ended:
             raise TransactionEnded("the transaction is over")
-        receipts = await self._producer.send([each.frame(self._publisher, half=True) for each in messages])
-        handles = [receipt.position for receipt in receipts if receipt != STORED]
+        frames = [each.frame(self._publisher, half=True) for each in messages]
+        try:
+            receipts = await self._producer.send(frames)
+        except MessagesRejected as error:
+            await self._stored(error.positions, len(frames) - len(error.reasons))
+            raise
+        await self._stored([each.position for each in receipts if each != STORED], len(frames))
+        return receipts
+
+    async def _stored(self, handles: Sequence[int], count: int) -> None:
+        """Note the handles of stored messages. Rolls the transaction back, and raises `Unavailable`, if there are fewer
+        than messages."""
         self._handles += handles
         self._open_halves.update(handles)
-        if len(handles) < len(receipts):
+        if len(handles) < count:
             await self._end(commit=False)
             raise Unavailable(
                 "the connection broke, so the id of a message is not known: the transaction is rolled back"
             )
-        return receipts
 
     async def commit(self) -> None:
         """Have the messages delivered. Raises `TransactionEnded` if some of them were ended before."""

@@ -111,19 +111,22 @@ class Producer:
 
     async def _receipts_of(self, sends: list[_PendingSend]) -> list[Receipt]:
         receipts: list[Receipt] = []
+        positions: list[int] = []
         reasons: dict[int, str] = {}
         sent = 0
         outcomes = await asyncio.gather(*(pending.receipts for pending in sends), return_exceptions=True)
         for pending, outcome in zip(sends, outcomes, strict=True):
             if isinstance(outcome, MessagesRejected):
                 reasons.update((sent + index, reason) for index, reason in outcome.reasons.items())
+                positions += outcome.positions
             elif isinstance(outcome, BaseException):
                 raise outcome
             else:
                 receipts += outcome
+                positions += _positions_of(outcome)
             sent += len(pending.frames)
         if reasons:
-            raise MessagesRejected(reasons)
+            raise MessagesRejected(reasons, positions)
         return receipts
 
     async def close(self, seconds: float | None = None) -> None:
@@ -302,7 +305,8 @@ class Producer:
             if result.error:
                 self._settle(pending, InvalidArgument(result.error))
             elif wrong:
-                self._settle(pending, MessagesRejected({index - start: reasons[index] for index in wrong}))
+                faults = {index - start: reasons[index] for index in wrong}
+                self._settle(pending, MessagesRejected(faults, _positions_of(receipts)))
             elif len(receipts) < accepted:
                 self._settle(pending, NodeError("the node answered for fewer records than it was sent"))
             else:
@@ -327,6 +331,10 @@ class Producer:
         self._waiting.clear()
         for pending in sends:
             self._settle(pending, error)
+
+
+def _positions_of(receipts: Sequence[Receipt]) -> list[int]:
+    return [each.position for each in receipts if each != STORED]
 
 
 def split_requests(frames: Sequence[bytes], more: int = 0) -> list[tuple[Sequence[bytes], int]]:

@@ -234,6 +234,7 @@ async def test_messages_that_the_node_rejects_are_named_and_all_others_stored(cl
     with pytest.raises(MessagesRejected, match=r"message 3: .* is not a topic name that may be published to") as caught:
         await client.send_many(messages)
     assert tuple(caught.value.reasons) == wrong
+    assert list(caught.value.positions) == [each.position for each in await read_all(client, "home")]
     assert sum(each.end for each in await client.partitions("home")) == 4_997
     with pytest.raises(MessagesRejected, match=r"message 9: .*; and 20 more$"):
         await client.send_many([messages[3]] * 30)

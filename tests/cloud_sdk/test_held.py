@@ -15,6 +15,7 @@ from cloud_sdk import (
     Happened,
     InvalidArgument,
     Message,
+    MessagesRejected,
     OutgoingMessage,
     Receipt,
     SimpleConsumer,
@@ -68,6 +69,22 @@ async def test_a_delayed_message_can_be_recalled_until_its_time(client: Client, 
 async def test_messages_that_cannot_be_held_are_refused(client: Client, wrong: OutgoingMessage) -> None:
     with pytest.raises(InvalidArgument):
         await client.send_many([wrong])
+
+
+async def test_messages_that_are_not_rejected_are_part_of_the_transaction(
+    client: Client, consumer: SimpleConsumer
+) -> None:
+    topics = ("home/a", "$SYS/x", "home/a")
+    for commit in (False, True):
+        async with client.transaction() as transaction:
+            with pytest.raises(MessagesRejected, match=r"^message 1: ") as caught:
+                await transaction.send_many([OutgoingMessage(topic, b"%d" % commit) for topic in topics])
+            assert list(caught.value.positions) == list(transaction.handles)
+            assert len(transaction.handles) == 2
+            if not commit:
+                await transaction.rollback()
+    assert [delivery.payload async for delivery in _some(consumer, 2)] == [b"1", b"1"]
+    assert await consumer.next(0) is None
 
 
 async def test_a_transaction_delivers_all_its_messages_or_none(client: Client, consumer: SimpleConsumer) -> None:
