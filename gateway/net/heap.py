@@ -14,7 +14,8 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1  # malloc.h of glibc
 _M_MMAP_THRESHOLD: Final = -3
 _LARGEST: Final = 32 << 20  # bytes that may come from the heap: as many as glibc allows
-_KEPT: Final = 2 << 20  # bytes at the heap's end that stay with the process
+# Bytes at the heap's end that stay with the process: the buffers of two replies with a page of the log each.
+_KEPT: Final = 8 << 20
 _KEPT_BESIDE_TLS: Final = 128 << 10  # less than a TLS buffer: one that fits there would not be mapped
 _TLS_BUFFER: Final = 256 << 10  # bytes: uvloop's buffer for each TLS connection, of which little is used
 # Allocations between collections of garbage cycles. Messages make no cycles, and Python's default of 700 costs a tenth
