@@ -32,12 +32,13 @@ class BodyParser:
     def parsed(self, payloads: pa.BinaryArray) -> pa.StructArray:
         """Return the struct of each payload; null if it is not UTF-8, or not a JSON object."""
         objects: list[msgspec.Struct | None] = []
-        decode, other = self._objects.decoder.decode, self._objects.other
-        for payload in _texts(payloads):
+        texts = _texts(payloads)
+        decoded = map(self._objects.decoder.decode, texts)
+        while len(objects) < len(texts):
             try:
-                objects.append(decode(payload))
-            except _NOT_THIS:
-                objects.append(other(payload))
+                objects.extend(decoded)
+            except _NOT_THIS:  # of the payload behind those that were added
+                objects.append(self._objects.other(texts[len(objects)]))
         return self._objects.array(objects)
 
 
