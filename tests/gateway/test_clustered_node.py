@@ -119,7 +119,9 @@ async def test_a_leader_whose_shared_log_is_damaged_keeps_the_metrics_of_its_clu
     ports = await damaged.start()
     try:
         await until(lambda: damaged._served is not None)
-        assert (await asyncio.to_thread(metrics, ports.http))["sluice_cluster_leads"] == 1
+        figures = await asyncio.to_thread(metrics, ports.http)
+        assert figures["sluice_cluster_leads"] == 1
+        assert figures['sluice_connect_tasks{connector="+other",state="FAILED",task=""}'] == 0
         assert damaged._store is not None
         assert damaged._store._member is not None
         assert damaged._store._member._leadership is not None
