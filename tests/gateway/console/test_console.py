@@ -28,6 +28,7 @@ from gateway.management.surface import Management
 from gateway.node.node import Node
 from tests.gateway.conftest import MakeNode
 from tests.gateway.console.browser import Browser
+from tests.gateway.eventing.rules import eventually
 from tests.gateway.management.world import World, store_messages
 from tests.gateway.people import change_password, remove_user, set_rules, set_user
 from tests.gateway.raw import DISCONNECT
@@ -617,6 +618,35 @@ async def test_the_certificates_are_read_again(admin: Browser) -> None:
     assert "the certificates are read again" in (await admin.act("configuration-reload")).text
 
 
+async def test_events_are_found_and_what_became_of_them(node: Node, admin: Browser) -> None:
+    page = await admin.get("events")
+    assert page.status == 200 and "There is none" not in page.text
+    matching = {"pattern": {"data": {"x": [1]}}}
+    for rule, more in (("hot", matching), ("failing", {"transform": {"template": "{{ data.y }}"}})):
+        definition = json.dumps({"topics": ["a/+"], **more, "topic": {"topic": f"out/{rule}"}})
+        await admin.act("rule-set", name=rule, definition=definition)
+    first, second = await store_messages(node, (b"a/b", b'{"x": 1}'), (b"a/c", b'{"x": 2, "y": 3}'))
+    page = await admin.get("events?topic=a%2F%23")
+    assert {f"/console/event?position={each}" for each in (first, second)} <= set(page.links)
+    assert "/clients/" in page.elements.words and '{"x": 2, "y": 3}' in page.elements.words
+    assert "a/b" not in (await admin.get("events?topic=a%2Fc")).elements.words
+    for query, count in ((f"id={first}", 1), ("type=other", 0), ("since=2100-01-01T00:00", 0)):
+        page = await admin.get(f"events?topic=a%2F%23&{query}")
+        assert len([each for each in page.links if "event?position" in each]) == count, query
+    assert (await admin.get("events?topic=%2B%2Fb")).status == 400
+
+    async def shows(position: int, *expected: str) -> bool:
+        page = await admin.get(f"event?position={position}")
+        return all(each in page.elements.words for each in expected)
+
+    await eventually(lambda: shows(first, "hot", "finished (matched)", "dead lettered", "has no attribute 'y'"))
+    await eventually(lambda: shows(second, "failing", "finished (matched)", "finished (no match)"))
+    assert "/console/rule?name=hot" in (await admin.get(f"event?position={first}")).links
+    (other,) = await store_messages(node, (b"other", b"x"))
+    assert "No rule has handled it" in (await admin.get(f"event?position={other}")).text
+    assert (await admin.get("event")).status == 400
+
+
 # --- names that are hostile
 
 
@@ -635,6 +665,8 @@ async def test_hostile_names_and_payloads_are_escaped(node: Node, admin: Browser
         f"topics?prefix={quote(topic[:8])}": EVIL,
         f"topic?topic={quote(topic, safe='')}": EVIL,
         f"message?position={position}&trace=1": EVIL.partition('"')[0],
+        "events?topic=home%2F%23": EVIL,
+        f"events?topic=home%2F%23&type={quote(EVIL)}": "",
         f"clients?prefix={quote('<')}": EVIL,
         f"client?id={quote(client, safe='')}": f"x/{EVIL}",
         "access": EVIL,
@@ -721,6 +753,7 @@ WORLD_PATHS = [
         "held?kind=transactions",
     ),
     *(
+        "events?topic=home%2F%23",
         "roles",
         "bans",
         "bans?kind=user&name=bob",
@@ -756,7 +789,7 @@ async def test_who_has_no_rule_sees_that_he_sees_nothing(node: Node, browser: Br
         page = await browser.get(path)
         hiding = path.startswith("requests") or path in ("", "overview/state", *HELD)
         assert page.status == (200 if hiding else 403), path
-        assert "home/" not in page.text.replace("home%2F", "") or path.startswith(("topic", "messages")), path
+        assert "home/" not in page.text.replace("home%2F", "") or path.startswith(("topic", "messages", "events")), path
         if path not in HELD and not path.startswith("requests"):
             assert "no rule allows it" in page.text, path
     async with browser.client.get(f"{browser.origin}/console/live") as answer:
