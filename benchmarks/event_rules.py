@@ -23,6 +23,7 @@ from store.api import Appended, event_rule_group
 from store.engine import Engine
 
 _BATCH: Final = 1000  # messages of an append
+_TRUCKS: Final = 100
 _TOPIC: Final = {"topic": "out/x"}
 PAYLOAD: Final = json.dumps({"t": 31.5, "hum": 40, "site": "x" * 150}).encode()
 WORKS: Final[Mapping[str, dict[str, Any]]] = {
@@ -43,6 +44,11 @@ WORKS: Final[Mapping[str, dict[str, Any]]] = {
         "transform": {"template": '{"t": {{ data.t }}, "truck": {{ levels["2"]|tojson }}}'},
         "topic": _TOPIC,
     },
+    "SQL and a lookup table": {
+        "sql": 'SELECT payload.t AS t, enriched.truck.name AS truck FROM "fleet/+/temp" WHERE t > 30',
+        "enrich": {"truck": '$kv/trucks/{{ levels["2"] }}'},
+        "topic": _TOPIC,
+    },
 }
 
 
@@ -53,7 +59,7 @@ class Measurement:
         self._node = node
         self._engine = engine
         self._frames = [
-            record.frame(int(Kind.MESSAGE), 1, 0, b"fleet/%d/temp" % (number % 100), b"device", b"", PAYLOAD)
+            record.frame(int(Kind.MESSAGE), 1, 0, b"fleet/%d/temp" % (number % _TRUCKS), b"device", b"", PAYLOAD)
             for number in range(messages)
         ]
 
@@ -67,6 +73,11 @@ class Measurement:
     async def set_rule(self, name: bytes, definition: dict[str, Any], *filters: bytes) -> None:
         rule = control.EventRuleSet(filters, definition=json.dumps(definition).encode())
         await self.append([rule.frame(name)])
+
+    async def put_trucks(self) -> None:
+        """Fill the lookup table."""
+        rows = [(b"trucks/%d" % number, control.EntryPut(b'{"name": "t%d"}' % number)) for number in range(_TRUCKS)]
+        await self.append([row.frame(subject) for subject, row in rows])
 
     async def publish(self) -> float:
         """Store all messages. Returns the CPU time of each, in µs."""
@@ -95,6 +106,7 @@ async def measure(messages: int, rules: int) -> None:
     for name, definition in WORKS.items():
         with tempfile.TemporaryDirectory() as folder:
             node, made = await started_node(Path(folder), messages)
+            await made.put_trucks()
             await made.set_rule(b"r", definition, b"fleet/+/temp")
             await made.append([control.GroupPaused().frame(event_rule_group(b"r"))])
             await made.publish()

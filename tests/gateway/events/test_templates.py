@@ -11,6 +11,7 @@ from gateway.events.errors import EvaluationFailed, InvalidRule
 from gateway.events.event import Event
 from gateway.events.paths import Path
 from gateway.events.templates import MAX_OUTPUT, Template
+from gateway.mqtt.properties import MessageProperties, build_message_block
 
 DATA = {"t": 31, "tags": ["a", "b"], "o": {"x": [1, 2]}, "text": 'say "hi"', "items": 3}
 
@@ -40,6 +41,40 @@ def render(text: str, data: object = DATA) -> str:
 )
 def test_what_templates_make(text: str, expected: str) -> None:
     assert render(text) == expected
+
+
+_TEXTS = ("", "a/", "\n", " ü ", "}}", "{#c#}")
+_FIELDS = ("data", "data.t", "data.o", 'data["a b"]', "data.o.t", "levels['2']", "levels['9']", "topic", "qos", "loop")
+_FIELDS += ("properties.x", "properties.loop", "enriched.dev", "datacontenttype", "attributes.id", "data.t.t", "retain")
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(("t", "o", "a b", "items")), inner),
+)
+
+
+@given(st.lists(st.sampled_from(_TEXTS) | st.sampled_from(_FIELDS).map("{{{{ {} }}}}".format)), _VALUES, st.booleans())
+def test_texts_and_fields_are_made_as_jinja_does(parts: list[str], data: object, has_block: bool) -> None:
+    user = [("x", "1"), ("x", "2"), ("loop", "no field of templates")]
+    block = build_message_block(MessageProperties(user=user)) if has_block else b""
+    event = Event(b"fleet/7/temp", json.dumps(data).encode(), block, b"device", 1, 7)
+    text = "".join(parts) + "."
+    made = [_outcome(each, event) for each in (text, "{% if true %}" + text + "{% endif %}")]
+    assert made[0] == made[1]
+
+
+def _outcome(text: str, event: Event) -> str:
+    try:
+        return Template(text).render(event)
+    except EvaluationFailed as error:
+        return f"failed: {error}"
+
+
+def test_what_is_too_large_fails_before_all_of_it_is_made() -> None:
+    data = ["x" * 1000] * 200
+    for text in ("{{ data }}{{ data }}", "{{ data }}" * 700):
+        with pytest.raises(EvaluationFailed, match="the output of the template has more than"):
+            render(text, data)
+    assert len(render("{{ data }}", data)) < MAX_OUTPUT
 
 
 @pytest.mark.parametrize(
