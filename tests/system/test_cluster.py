@@ -163,47 +163,31 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    found = Cluster.of_three(tmp_path_factory.mktemp("cluster"))
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def lasting(started: Cluster) -> Iterator[Cluster]:
+    """One cluster for the tests at the end of this file, each of which leaves it whole."""
+    yield started
+    for node in started.nodes:
+        if node.process is None:
+            node.start()
+
+
 async def leader(cluster: Cluster, but: ClusterNode | None = None) -> ClusterNode:
     return await asyncio.to_thread(cluster.leader, but=but)
 
 
 def ring(cluster: Cluster) -> list[tuple[ClusterNode, ClusterNode]]:
     return list(zip(cluster.nodes, [*cluster.nodes[1:], cluster.nodes[0]], strict=True))
-
-
-async def test_the_store_of_the_leader_is_killed(cluster: Cluster) -> None:
-    first = await leader(cluster)
-    async with flowing(*ring(cluster)) as flows:
-        first.signal_store(signal.SIGKILL)
-        await leader(cluster, but=first)
-        await progress(flows)
-        second = await leader(cluster)
-        second.signal_store(signal.SIGKILL)
-        await progress(flows)
-    await equal_views(cluster)
-
-
-async def test_the_node_that_leads_is_killed_and_comes_back(cluster: Cluster) -> None:
-    first = await leader(cluster)
-    others = [node for node in cluster.nodes if node is not first]
-    moved = await RawClient.connect(first.mqtt_port, b"moves", 5, False, EXPIRY)
-    await moved.subscribe((b"to/moves", 1))
-    async with flowing((others[0], others[1]), (others[1], others[0])) as flows:
-        first.kill_all()
-        second = await leader(cluster, but=first)
-        assert second is not first
-        await progress(flows)
-        again = await RawClient.connect(others[0].mqtt_port, b"moves", 5, False, EXPIRY)
-        assert again.session_present
-        publisher = await RawClient.connect(others[1].mqtt_port, b"p", 5)
-        await publisher.publish(b"to/moves", b"1", 1)
-        assert [message.payload for message in await again.take(1)] == [b"1"]
-        await asyncio.to_thread(first.start)
-        await leader(cluster)
-        await progress(flows)
-        for each in (again, publisher):
-            await each.disconnect()
-    await equal_views(cluster)
 
 
 async def test_a_node_whose_disk_was_lost_begins_with_a_snapshot(tmp_path: Path) -> None:
@@ -352,22 +336,6 @@ async def test_scans_at_followers_are_of_their_copies(cluster: Cluster) -> None:
     assert counts()[first.name] == 0
 
 
-@pytest.mark.parametrize("whole", [False, True])
-async def test_a_leader_that_stood_still_leads_no_more(cluster: Cluster, whole: bool) -> None:
-    first = await leader(cluster)
-    others = [node for node in cluster.nodes if node is not first]
-    pairs = [(others[0], others[1]), (others[1], others[0])] if whole else ring(cluster)
-    async with flowing(*pairs) as flows:
-        stop = first.signal_all if whole else first.signal_store
-        stop(signal.SIGSTOP)
-        second = await leader(cluster, but=first)
-        await progress(flows) if whole else await asyncio.sleep(1)
-        stop(signal.SIGCONT)
-        await until(lambda: first.health()["leader"] == second.name)
-        await progress(flows)
-    await equal_views(cluster)
-
-
 async def test_a_leader_hands_over_on_command_and_nodes_trust_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     authority.issue("node", "node", "IP:127.0.0.1")
@@ -390,18 +358,6 @@ async def test_a_leader_hands_over_on_command_and_nodes_trust_certificates(tmp_p
                 said = await asyncio.to_thread(node.command_output, "backup", str(backup))
                 assert f"{backup}: the log from 0 to " in said
         await equal_views(cluster)
-
-
-async def test_nodes_are_restarted_one_after_the_other(cluster: Cluster) -> None:
-    for _ in range(2):
-        first = await leader(cluster)
-        others = [node for node in cluster.nodes if node is not first]
-        async with flowing((others[0], others[1]), (others[1], others[0])) as flows:
-            await asyncio.to_thread(first.stop)
-            assert "this node handed over to" in first.log()
-            await progress(flows)
-            await asyncio.to_thread(first.start)
-    await equal_views(cluster)
 
 
 def test_a_log_that_cannot_be_is_told_at_the_start(tmp_path: Path) -> None:
@@ -473,16 +429,80 @@ async def test_a_leader_that_does_not_reach_the_shared_log_leads_no_more(tmp_pat
         await asyncio.to_thread(servers.stop)
 
 
-async def test_nothing_is_acknowledged_while_the_shared_log_is_away(cluster: Cluster, tmp_path: Path) -> None:
-    first = await leader(cluster)
-    slots, hidden = tmp_path / "shared" / "slots", tmp_path / "hidden"
-    async with flowing(*ring(cluster)) as flows:
+async def test_the_store_of_the_leader_is_killed(lasting: Cluster) -> None:
+    first = await leader(lasting)
+    async with flowing(*ring(lasting)) as flows:
+        first.signal_store(signal.SIGKILL)
+        await leader(lasting, but=first)
+        await progress(flows)
+        second = await leader(lasting)
+        second.signal_store(signal.SIGKILL)
+        await progress(flows)
+    await equal_views(lasting)
+
+
+async def test_the_node_that_leads_is_killed_and_comes_back(lasting: Cluster) -> None:
+    first = await leader(lasting)
+    others = [node for node in lasting.nodes if node is not first]
+    moved = await RawClient.connect(first.mqtt_port, b"moves", 5, False, EXPIRY)
+    await moved.subscribe((b"to/moves", 1))
+    async with flowing((others[0], others[1]), (others[1], others[0])) as flows:
+        first.kill_all()
+        second = await leader(lasting, but=first)
+        assert second is not first
+        await progress(flows)
+        again = await RawClient.connect(others[0].mqtt_port, b"moves", 5, False, EXPIRY)
+        assert again.session_present
+        publisher = await RawClient.connect(others[1].mqtt_port, b"p", 5)
+        await publisher.publish(b"to/moves", b"1", 1)
+        assert [message.payload for message in await again.take(1)] == [b"1"]
+        await asyncio.to_thread(first.start)
+        await leader(lasting)
+        await progress(flows)
+        for each in (again, publisher):
+            await each.disconnect()
+    await equal_views(lasting)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_leader_that_stood_still_leads_no_more(lasting: Cluster, whole: bool) -> None:
+    first = await leader(lasting)
+    others = [node for node in lasting.nodes if node is not first]
+    pairs = [(others[0], others[1]), (others[1], others[0])] if whole else ring(lasting)
+    async with flowing(*pairs) as flows:
+        stop = first.signal_all if whole else first.signal_store
+        stop(signal.SIGSTOP)
+        second = await leader(lasting, but=first)
+        await progress(flows) if whole else await asyncio.sleep(1)
+        stop(signal.SIGCONT)
+        await until(lambda: first.health()["leader"] == second.name)
+        await progress(flows)
+    await equal_views(lasting)
+
+
+async def test_nodes_are_restarted_one_after_the_other(lasting: Cluster) -> None:
+    for _ in range(2):
+        first = await leader(lasting)
+        others = [node for node in lasting.nodes if node is not first]
+        async with flowing((others[0], others[1]), (others[1], others[0])) as flows:
+            await asyncio.to_thread(first.stop)
+            assert "this node handed over to" in first.log()
+            await progress(flows)
+            await asyncio.to_thread(first.start)
+    await equal_views(lasting)
+
+
+async def test_nothing_is_acknowledged_while_the_shared_log_is_away(lasting: Cluster) -> None:
+    first = await leader(lasting)
+    folder = lasting.nodes[0].data_dir.parent
+    slots, hidden = folder / "shared" / "slots", folder / "hidden"
+    async with flowing(*ring(lasting)) as flows:
         slots.rename(hidden)
         slots.touch()
-        await until(lambda: all(node.health().get("unreached_s", 0) > 0.2 for node in cluster.nodes))
+        await until(lambda: all(node.health().get("unreached_s", 0) > 0.2 for node in lasting.nodes))
         before = [len(flow.acknowledged) for flow in flows]
-        assert {node.health()["status"] for node in cluster.nodes} == {"the shared log does not answer"}
-        for node in cluster.nodes:
+        assert {node.health()["status"] for node in lasting.nodes} == {"the shared log does not answer"}
+        for node in lasting.nodes:
             unreached = re.search(r"(?m)^sluice_cluster_unreached_seconds (\S+)$", node.get("/metrics"))
             assert unreached is not None
             assert float(unreached[1]) > 0
@@ -490,9 +510,9 @@ async def test_nothing_is_acknowledged_while_the_shared_log_is_away(cluster: Clu
         slots.unlink()
         hidden.rename(slots)
         await progress(flows)
-        assert await leader(cluster) is first
+        assert await leader(lasting) is first
         assert "sluice_cluster_leads 1.0" in first.get("/metrics")
-    await equal_views(cluster)
+    await equal_views(lasting)
 
 
 async def equal_views(cluster: Cluster) -> None:
