@@ -23,9 +23,9 @@ INPUTS ?= 10000000
 FIRST ?= 1
 NAB ?= ../shared/data/nab
 NAB_MORE ?= ../shared/data/nab-more
-# Three tests run at the same time, since many of them wait for others. Tests of a file, and of files that share servers,
+# Four tests run at the same time, since many of them wait for others. Tests of a file, and of files that share servers,
 # run one after the other, in the order of tests/conftest.py.
-PYTEST := -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 15
+PYTEST := -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 15
 # What nothing compiled is in, or that takes whole programs: once is enough.
 UNCOMPILED := $(addprefix --ignore=tests/,streaming examples demo benchmarks system sluice cloud_sdk)
 WORK ?= ingest
