@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -138,7 +139,7 @@ class DeltaHistory:
         return table
 
     def _created(self) -> DeltaTable:
-        return DeltaTable.create(
+        made = DeltaTable.create(
             self.folder.location(self.data),
             SCHEMA,
             mode="ignore",
@@ -148,6 +149,8 @@ class DeltaHistory:
             configuration={"delta.dataSkippingStatsColumns": ",".join(STATISTICS)},
             storage_options=self.folder.s3,
         )
+        self._flush()
+        return made
 
     def _file(self, row: Mapping[str, object]) -> HistoryFile:
         def number(name: str) -> int:
@@ -193,12 +196,13 @@ class DeltaHistory:
         return AddAction(path, made.size, partition, now_ms, True, json.dumps(statistics))
 
     def _flush(self) -> None:
-        """Flush the newest entry of the log of a local table to the disk: the library does not."""
+        """Flush the newest entry of the log of a local table to the disk, and the files that it adds: the library does
+        not."""
         if not self.folder.scheme:
-            log = Path(self.folder.path(f"{self.data}/{_LOG}"))
-            sync(max(log.glob("*.json")))
-            sync(log)
-            sync(log.parent)
+            root = Path(self.folder.path(self.data))
+            entry = max((root / _LOG).glob("*.json"))
+            actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+            sync([*(root / unquote(each["add"]["path"]) for each in actions if "add" in each), entry])
 
     def _changed(self) -> HistoryChanged:
         return HistoryChanged(f"another writer is changing {self._where()}")

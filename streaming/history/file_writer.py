@@ -16,7 +16,7 @@ from pyarrow import fs
 from streaming.history.table import SCHEMA, HistoryFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from streaming.history.table import HistoryTable
 
@@ -103,7 +103,7 @@ class FileWriter:
         self._out.close()
         path = self._folder.path(self._name)
         if isinstance(self._folder.files, fs.LocalFileSystem):
-            _sync(Path(path))
+            sync([Path(path)])
         facts = self._facts
         return HistoryFile(
             self._name,
@@ -147,15 +147,11 @@ def by_date(batch: pa.RecordBatch, date: str | None) -> "Iterator[tuple[str, pa.
         begin = row
 
 
-def sync(path: Path) -> None:
-    """Flush a local file, or the entries of a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync(path: Path) -> None:
-    for each in (path, *path.parents[:4]):
-        sync(each)
+def sync(files: "Iterable[Path]") -> None:
+    """Flush local files, and the folders that name them, to the disk."""
+    for path in dict.fromkeys(path for file in files for path in (file, *file.parents[:4])):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

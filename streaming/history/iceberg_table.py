@@ -21,6 +21,7 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform
 
 from streaming.history.errors import HistoryChanged, HistoryError
+from streaming.history.file_writer import sync
 from streaming.history.folder import HistoryFolder, name_of, parent_of
 from streaming.history.table import PARTITIONED_BY, SCHEMA, Compacted, HistoryFile, HistoryState, Progress, fragments
 
@@ -89,6 +90,7 @@ class IcebergHistory:
                 transaction.set_properties({_PROGRESS: value})
         except CommitFailedException as error:
             raise self._changed() from error
+        self._flush(table)
 
     def compact(self, file_bytes: int, before: str | None, stopping: threading.Event) -> Compacted:
         """Merge the files of a partition and date into sorted files of about `file_bytes`, whose records are in memory
@@ -135,6 +137,20 @@ class IcebergHistory:
             table.overwrite(records, overwrite_filter=rows)
         except CommitFailedException as error:
             raise self._changed() from error
+        self._flush(table)
+
+    def _flush(self, table: Table) -> None:
+        """Flush the files of the newest commit of a local table to the disk: the library does not."""
+        if self.folder.scheme:
+            return
+        names = [table.metadata_location]
+        for snapshot in table.snapshots()[-2:]:  # a compaction makes two: it removes files, and adds others
+            names.append(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                if manifest.added_snapshot_id == snapshot.snapshot_id:
+                    names.append(manifest.manifest_path)
+                    names += [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
+        sync(Path(urlsplit(name).path) for name in names)
 
     def _loaded(self) -> Table | None:
         try:

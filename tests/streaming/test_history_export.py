@@ -1,5 +1,6 @@
 """Exporting from a node of a few calls to Delta and Iceberg tables."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -360,6 +361,27 @@ def test_small_files_become_sorted_ones(node: FakeNode, client: Client, table: T
     assert list(faults(table.folder, files(table))) == []
     node.publish(0, 2)
     assert export(client, table).ends == {0: 11, 1: 12}
+
+
+def test_what_a_version_has_is_on_disk(node: FakeNode, client: Client, table: Table, monkeypatch: pytest.MonkeyPatch):
+    """The files of an export, those of a compaction, and what names them."""
+    flushed: set[str] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        flushed.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    for _ in range(2):
+        node.publish(0, 3)
+        export(client, table)
+    assert table.compact(1 << 30, None, threading.Event()).new_files == 1
+    root = Path(table.folder.root).resolve()
+    made = {str(each) for each in root.rglob("*") if each.suffix in (".parquet", ".avro", ".json")}
+    made -= {each for each in made if "/metadata/00000-" in each}  # of the table before it had records
+    assert made
+    assert made <= flushed
 
 
 def test_a_compaction_ends_with_the_partition_and_date_it_is_at(node: FakeNode, client: Client, table: Table):

@@ -69,9 +69,12 @@ class DeltaSinkTask(TableTask):
             try:
                 table = DeltaTable(self._url, storage_options=self._options)
             except TableNotFoundError:
-                return DeltaTable.create(
+                made = DeltaTable.create(
                     self._url, wanted, mode="ignore", partition_by=["date"], storage_options=self._options
                 )
+                if self._folder is not None:
+                    _flush(self._folder)
+                return made
         except (DeltaError, OSError) as error:
             raise RetriableError(f"{self._where} cannot be opened: {error_line(error)}") from None
         known = {each.name: each.type for each in table.schema().fields}
