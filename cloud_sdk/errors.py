@@ -17,8 +17,8 @@ class InvalidArgument(SluiceError):
 
 
 class MessagesRejected(InvalidArgument):
-    """The node has rejected some messages of a send: `reasons`, by their index in the call. All others are stored, in
-    their order at `positions`, which has fewer if the connection broke meanwhile."""
+    """Some messages of a send are rejected, by the node or as too large: `reasons`, by their index in the call. All
+    others are stored, in their order at `positions`, which has fewer if the connection broke meanwhile."""
 
     def __init__(self, reasons: Mapping[int, str], positions: Sequence[int]) -> None:
         texts = [f"message {index}: {reason}" for index, reason in list(reasons.items())[:_MOST_SHOWN]]

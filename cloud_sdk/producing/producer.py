@@ -26,6 +26,7 @@ from cloud_sdk.transport.connection import NodeConnection, Retry, is_transient
 from cloud_sdk.transport.status import keep_status, stream_error
 
 MAX_MESSAGE_BYTES: Final = 8 << 20  # a node's limit, as it is configured by default
+_TOO_LARGE: Final = f"a message has at most {MAX_MESSAGE_BYTES} bytes, its topic and properties included"
 _MAX_REQUEST_BYTES: Final = 512 << 10
 _MAX_REQUEST_RECORDS: Final = 2_048
 _MAX_IN_FLIGHT: Final = 8  # requests
@@ -84,10 +85,14 @@ class Producer:
         self._closed = False
 
     async def send(self, frames: Sequence[bytes]) -> list[Receipt]:
-        """Store unsealed frames; returns when all are committed."""
+        """Store unsealed frames; returns when all are committed. Raises `MessagesRejected` if all are stored but those
+        that it names."""
         if len(frames) == 1:
             return await (await self._enqueue(frames, len(frames[0]))).receipts
-        return await self._receipts_of([await self._enqueue(part, size) for part, size in split_requests(frames)])
+        return await self._receipts_of([
+            await self._enqueue(part, size) if size <= MAX_MESSAGE_BYTES else _too_large(part)
+            for part, size in split_requests(frames)
+        ])  # fmt: skip
 
     async def send_numbered(
         self, sequence: int, requests: "Sequence[tuple[Sequence[bytes], int]]", digests: Sequence[int]
@@ -155,8 +160,8 @@ class Producer:
     async def _enqueue(
         self, frames: Sequence[bytes], size: int, sequence: int | None = None, digest: int = 0
     ) -> _PendingSend:
-        if size > MAX_MESSAGE_BYTES:  # only a single frame is larger than a request should be
-            raise InvalidArgument(f"a message has at most {MAX_MESSAGE_BYTES} bytes, its topic and properties included")
+        if size > MAX_MESSAGE_BYTES:
+            raise InvalidArgument(_TOO_LARGE)
         while self._waiting_bytes and self._waiting_bytes + size > _MAX_WAITING_BYTES and not self._closed:
             self._capacity.clear()
             await self._capacity.wait()
@@ -335,6 +340,14 @@ class Producer:
 
 def _positions_of(receipts: Sequence[Receipt]) -> list[int]:
     return [each.position for each in receipts if each != STORED]
+
+
+def _too_large(frames: Sequence[bytes]) -> _PendingSend:
+    """A single frame that is larger than nodes take, as if a node had rejected it."""
+    pending = _PendingSend(frames, 0, None, 0)
+    pending.receipts.set_exception(MessagesRejected({0: _TOO_LARGE}, []))
+    pending.receipts.exception()  # no warning if nobody asks, because another frame cannot be sent
+    return pending
 
 
 def split_requests(frames: Sequence[bytes], more: int = 0) -> list[tuple[Sequence[bytes], int]]:

@@ -240,6 +240,16 @@ async def test_messages_that_the_node_rejects_are_named_and_all_others_stored(cl
         await client.send_many([messages[3]] * 30)
 
 
+async def test_messages_that_are_too_large_are_named_and_all_others_stored(client: Client) -> None:
+    messages = [OutgoingMessage("home/t", bytes(9 << 20) if n in (50, 99) else b"%d" % n) for n in range(100)]
+    with pytest.raises(MessagesRejected, match="message 50: a message has at most 8388608 bytes") as caught:
+        await client.send_many(messages)
+    assert tuple(caught.value.reasons) == (50, 99)
+    assert [message.payload for message in await read_all(client, "home")] == [
+        b"%d" % n for n in range(100) if n not in (50, 99)
+    ]
+
+
 async def test_a_request_finds_its_answer(node, client: Client) -> None:
     async def device() -> None:
         async with Client(node.endpoint, name="device") as own, own.consumer("device", "commands") as commands:
