@@ -123,6 +123,7 @@ class Publisher(Device):
                     assert packet.packet_id == packet_id
                     break
             self.sent += 1
+            await asyncio.sleep(0.005)
 
 
 class Subscriber(Device):

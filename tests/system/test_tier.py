@@ -21,7 +21,7 @@ from tests.waiting import until
 
 SEGMENT = 2 << 20
 LOCAL = 2 * SEGMENT
-KILLS = 6
+KILLS = 4
 OLD = 200  # messages that are in the tier when they are read
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -13,7 +13,7 @@ from tests.system.test_session_kills import kill, small_segments
 
 __all__ = ["small_segments"]  # the fixture
 
-ROUNDS = 4
+ROUNDS = 2
 
 
 def delayed_will(delay: int, expiry: int, payload: bytes) -> bytes:
