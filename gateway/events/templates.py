@@ -6,6 +6,7 @@ calls, texts that are multiplied. The rounds of loops are counted, the output is
 comparisons look at is added up: one look at a large event is cheap, and one in each round of a loop is not.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -25,6 +26,8 @@ _MAX_WORK: Final = 2 << 20  # characters that filters, tests and comparisons loo
 _PART: Final = 4  # of an event: an array or object may have the rest of it, so it counts as this part of it at least
 _ELEMENT: Final = 16  # the work of a look at an element, which filters do with Python code
 _MAX_LOOPS: Final = 2  # one in another
+_SHOWN: Final = 40  # characters in an error
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")  # no UTF-8 has it: what has it cannot be published or looked up
 FIELDS: Final = ("data", "enriched", "topic", "levels", "properties", "client", "qos", "retain")
 _ALL_ATTRIBUTES: Final = "attributes"
 _ATTRIBUTES: Final = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema", _ALL_ATTRIBUTES)
@@ -261,6 +264,10 @@ def _check(node: nodes.Node, what: str, loops: int) -> None:
     if not isinstance(node, _ALLOWED):
         name = type(node).__name__.lower()
         raise InvalidRule(f"{what}: line {node.lineno}: {name} is not part of templates here")
+    if isinstance(node, nodes.Const) and isinstance(node.value, str) and _SURROGATE.search(node.value):
+        raise InvalidRule(
+            f"{what}: line {node.lineno}: {ascii(node.value)[:_SHOWN]} has a surrogate, which is no character"
+        )
     if isinstance(node, nodes.For):
         if loops == _MAX_LOOPS:
             raise InvalidRule(f"{what}: line {node.lineno}: more than {_MAX_LOOPS} loops in one another")

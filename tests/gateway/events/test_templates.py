@@ -112,6 +112,13 @@ def test_what_could_grow_without_bounds_is_refused(text: str) -> None:
         Template(text)
 
 
+@pytest.mark.parametrize("text", [r"{{ '\ud800' }}", r"{{ data[['a', 'b\udfff'][1]] }}"])
+def test_texts_that_are_no_unicode_are_refused(text: str) -> None:
+    """Jinja reads the escapes of Python. A rule with such a topic failed at each event, and went no further."""
+    with pytest.raises(InvalidRule, match="has a surrogate, which is no character"):
+        Template(text)
+
+
 @pytest.mark.parametrize(
     ("text", "data", "why"),
     [
