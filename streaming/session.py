@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from streaming.java import java_home
 from streaming.source import SluiceDataSource
+from streaming.worker_python import worker_python
 
 _HERE: Final = re.compile(r"local(-cluster)?(\[|$)|spark://(127\.0\.0\.1|localhost)(:|$)")
 _LOOPBACK: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -39,7 +40,7 @@ def spark_session(
     executors of another master must reach the driver, so Spark chooses its address (`spark.driver.host`). `quiet`
     hides what Spark's processes write to standard error, for ever, unless Spark does not start. Raises `JavaNotFound`.
     """
-    _prepare_environment(is_here=is_here(master))
+    _prepare_environment(master)
     settings = {
         **(_LOOPBACK if is_here(master) else {}),
         "spark.ui.enabled": "false",
@@ -122,15 +123,16 @@ def interrupts_as_before() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _prepare_environment(*, is_here: bool) -> None:
+def _prepare_environment(master: str) -> None:
     """Set the environment that the JVM and its Python workers inherit: the Java, this Python and the path of Sluice.
     `PYSPARK_PYTHON` may name another Python for workers on other machines."""
     os.environ["JAVA_HOME"] = str(java_home())
-    if is_here:
+    python = worker_python() if master.startswith("local") else sys.executable
+    if is_here(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = python
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = python  # of the planner's processes, which run beside the driver
     here = str(Path(__file__).resolve().parent.parent)
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if here not in paths:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from streaming.failures import TRACEBACK, failure_of
+from streaming.failures import failure_of
 from streaming.history.frame import read_records
 from streaming.table_names import table_names
 
@@ -122,8 +122,9 @@ def _name(error: AnalysisException) -> str:
 def message_of(error: PySparkException) -> str:
     """Return the message of a Spark error without its stack trace and plan."""
     text = str(error)
-    if TRACEBACK in text:
-        return failure_of(text).reason
+    failure = failure_of(text)
+    if failure.kind:
+        return failure.reason
     return _PLAN.sub(r"\1", text.partition("JVM stacktrace")[0]).strip()
 
 

@@ -1,7 +1,7 @@
 """Reading history and log as one DataFrame: Parquet files up to the end of the history, then the log.
 
 Spark's Parquet reader reads the files, so unused columns, row groups that a filter excludes and files outside a time
-range cost nothing. The node is asked for younger records only.
+range cost nothing. The node is asked for younger records only. What reads files is imported when there is a history.
 """
 
 import json
@@ -15,16 +15,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from streaming.history.errors import HistoryError
-from streaming.history.folder import HistoryFolder, name_of
-from streaming.history.table import HistoryFile, HistoryState
 from streaming.source.columns import SCHEMA, checked
-from streaming.source.files import file_batches
 from streaming.source.offsets import Offsets, offsets_to_json
-from streaming.source.planning import FileRange
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import DataFrame, SparkSession
+
+    from streaming.history.folder import HistoryFolder
+    from streaming.history.table import HistoryFile
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
@@ -55,7 +54,7 @@ def read_records(
     `DataLossError` if records between the history and the log are gone.
     """
     parts: list[DataFrame] = []
-    state = HistoryState()
+    ends: Offsets = {}
     if history is not None:
         from streaming.history.delta_table import DeltaFolder  # noqa: PLC0415 - most queries have no history
 
@@ -64,15 +63,20 @@ def read_records(
         if log is None and not state.progress:
             raise HistoryError(f"{history} has no history of {parent!r}; there are: {', '.join(folder.parents())}")
         parts += _exported(spark, folder, parent, state.within(_ms(since), _ms(until)))
+        ends = {(parent, number): each.end for number, each in state.progress.items()}
     if log is not None:
-        parts.append(_rest(spark, parent, state, log))
+        parts.append(_rest(spark, parent, ends, log))
     frame = reduce(lambda left, right: left.unionByName(right), parts or [spark.createDataFrame([], SCHEMA)])
     if since is not None:
         frame = frame.where(F.col("stored_at") >= F.lit(since))
     return frame if until is None else frame.where(F.col("stored_at") < F.lit(until))
 
 
-def _exported(spark: "SparkSession", folder: HistoryFolder, parent: str, files: list[HistoryFile]) -> "list[DataFrame]":
+def _exported(
+    spark: "SparkSession", folder: "HistoryFolder", parent: str, files: "list[HistoryFile]"
+) -> "list[DataFrame]":
+    from streaming.history.folder import name_of  # noqa: PLC0415
+
     if not files:
         return []
     if not _is_known(spark, folder.spark_path("")):
@@ -112,8 +116,11 @@ def _is_known(spark: "SparkSession", path: str) -> bool:
     return True
 
 
-def _by_tasks(spark: "SparkSession", folder: HistoryFolder, parent: str, files: list[HistoryFile]) -> "DataFrame":
+def _by_tasks(spark: "SparkSession", folder: "HistoryFolder", parent: str, files: "list[HistoryFile]") -> "DataFrame":
     """Read whole files in the Python workers of Spark."""
+    from streaming.source.files import file_batches  # noqa: PLC0415
+    from streaming.source.planning import FileRange  # noqa: PLC0415
+
     pieces = [FileRange(folder.uri, each.path, parent, each.partition, each.begin, each.end) for each in files]
     schema = checked(SCHEMA)
 
@@ -125,9 +132,8 @@ def _by_tasks(spark: "SparkSession", folder: HistoryFolder, parent: str, files: 
     return spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(records, SCHEMA)
 
 
-def _rest(spark: "SparkSession", parent: str, state: HistoryState, log: Mapping[str, str]) -> "DataFrame":
-    """Read the log from the end of the history, or all of it without a history."""
-    ends: Offsets = {(parent, number): each.end for number, each in state.progress.items()}
+def _rest(spark: "SparkSession", parent: str, ends: Offsets, log: Mapping[str, str]) -> "DataFrame":
+    """Read the log from the ends of the history's partitions, or all of it without any."""
     reader = spark.read.format("sluice").options(**log).option("parent", json.dumps([parent]))
     return (reader.option("startingOffsets", json.dumps(offsets_to_json(ends))) if ends else reader).load()
 

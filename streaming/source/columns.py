@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -17,7 +16,6 @@ from pyspark.sql.types import (
 )
 
 from streaming.option_values import OptionError
-from streaming.source.body import BODY, BodyParser
 
 if TYPE_CHECKING:
     from pyarrow import Schema
@@ -52,6 +50,11 @@ def schema_of(names: Sequence[str]) -> StructType:
 def checked(schema: StructType) -> "Schema":
     """Return the Arrow schema of the selected columns (`.schema(…)`, or all). Raises `OptionError` for an unknown
     column or a wrong type. `body` is a struct of the user's."""
+    # These import Arrow, which the schema alone does not need.
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
+
+    from streaming.source.body import BODY, BodyParser  # noqa: PLC0415
+
     arrow = to_arrow_schema(schema, timezone="UTC")
     for field in schema.fields:
         if field.name == BODY and isinstance(field.dataType, StructType) and field.nullable:

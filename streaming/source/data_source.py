@@ -1,21 +1,39 @@
-"""The data source `format("sluice")`, which creates the readers and writers."""
+"""The data source `format("sluice")`, which creates the readers and writers.
 
-from collections.abc import Mapping
-from typing import Final
+Spark asks for a schema, a plan and a writer in processes of their own, so each of them imports only its part.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from streaming.option_values import OptionError
-from streaming.sink.columns import sink_options
-from streaming.sink.writers import BatchWriter, StreamWriter
-from streaming.source.batch import BatchReader
 from streaming.source.columns import SCHEMA, checked, schema_of
 from streaming.source.options import SourceOptions
-from streaming.source.stream import StreamReader
+
+if TYPE_CHECKING:
+    from streaming.sink.writers import BatchWriter, StreamWriter
+    from streaming.source.batch import BatchReader
+    from streaming.source.stream import StreamReader
 
 # What Spark's catalog itself adds to the options of a table that it creates.
 _CATALOG: Final = frozenset(("provider", "owner", "comment", "external", "location"))
+
+
+@contextmanager
+def _without_traceback() -> Iterator[None]:
+    """Let Spark report an `OptionError` as one line. The process that Spark has started for this call ends with the
+    error, so nothing else of it is reported in this way."""
+    try:
+        yield
+    except OptionError:
+        if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # as `spark.sql.execution.pyspark.udf.hideTraceback.enabled` does
+        raise
 
 
 class SluiceDataSource(DataSource):
@@ -25,21 +43,36 @@ class SluiceDataSource(DataSource):
     def name(cls) -> str:
         return "sluice"
 
+    @_without_traceback()
     def schema(self) -> StructType:
         if "provider" in _given(self):
             return _table_schema(_given(self))
         return schema_of(SourceOptions.parse(_given(self)).columns)
 
-    def reader(self, schema: StructType) -> BatchReader:
+    @_without_traceback()
+    def reader(self, schema: StructType) -> "BatchReader":
+        from streaming.source.batch import BatchReader  # noqa: PLC0415
+
         return BatchReader(SourceOptions.parse(_given(self)), checked(schema))
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark names it
+    @_without_traceback()
+    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802 - Spark names it
+        from streaming.source.stream import StreamReader  # noqa: PLC0415
+
         return StreamReader(SourceOptions.parse(_given(self)), checked(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    @_without_traceback()
+    def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
+        from streaming.sink.columns import sink_options  # noqa: PLC0415
+        from streaming.sink.writers import BatchWriter  # noqa: PLC0415
+
         return BatchWriter(sink_options(_given(self), schema, overwrite=overwrite))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+    @_without_traceback()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802
+        from streaming.sink.columns import sink_options  # noqa: PLC0415
+        from streaming.sink.writers import StreamWriter  # noqa: PLC0415
+
         return StreamWriter(sink_options(_given(self), schema, overwrite=overwrite))
 
 

@@ -28,6 +28,9 @@ ANALYSIS = """[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `a` cannot be resolve
 JVM stacktrace:
 org.apache.spark.sql.AnalysisException
 \tat org.apache.spark"""
+OPTION = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: \
+streaming.option_values.OptionError: unknown option 'topik'; did you mean topic?
+ SQLSTATE: 38000"""
 CALL = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
 : org.apache.spark.SparkException: Could not parse Master URL: 'x'
 \tat org.apache.spark.SparkContext"""
@@ -38,6 +41,7 @@ CALL = """An error occurred while calling None.org.apache.spark.api.java.JavaSpa
     [
         (TASK, "cloud_sdk.errors.InvalidArgument", "batch 3 of the producer q/0: other messages"),
         (ANALYSIS, "", "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `a` cannot be resolved."),
+        (OPTION, "streaming.option_values.OptionError", "unknown option 'topik'; did you mean topic?"),
         (CALL, "", "Could not parse Master URL: 'x'"),
         ("x" * 1_000, "", "x" * 599 + "…"),
         ("", "", "it failed for an unknown reason"),

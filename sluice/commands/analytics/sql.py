@@ -116,12 +116,15 @@ def _catalog(arguments: Arguments) -> "Catalog":
     """Return the tables, those of the node included. A user who may not list all parent topics gets a catalog that asks
     the node about each name in the query. Raises `SluiceError`."""
     from cloud_sdk.errors import NotAllowed, Unauthenticated  # noqa: PLC0415
-    from streaming.history.delta_table import DeltaFolder  # noqa: PLC0415
     from streaming.sql import Catalog  # noqa: PLC0415
 
     if arguments.history_only and arguments.history is None:
         raise UsageError("--history-only needs --history")
-    parents = set() if arguments.history is None else set(DeltaFolder(arguments.history).parents())
+    parents: set[str] = set()
+    if arguments.history is not None:
+        from streaming.history.delta_table import DeltaFolder  # noqa: PLC0415 - most queries have no history
+
+        parents.update(DeltaFolder(arguments.history).parents())
     log = is_there = None
     if not arguments.history_only:
         log = grpc_client.source_options(arguments)
