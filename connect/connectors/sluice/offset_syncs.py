@@ -6,6 +6,8 @@ from typing import Final, NamedTuple, Self
 import orjson
 
 MOST: Final = 64  # syncs of a parent topic
+_MOST_NUMBER: Final = 1 << 63  # times and offsets are less
+_SHOWN: Final = 40  # characters in an error
 
 
 class OffsetSync(NamedTuple):
@@ -26,9 +28,14 @@ class OffsetSyncs:
     def unpacked(cls, data: bytes) -> Self:
         """Raises `ValueError` for what `packed` has not made."""
         try:
-            return cls(OffsetSync([int(each) for each in ends], int(time_ms)) for time_ms, ends in orjson.loads(data))
+            syncs = [OffsetSync(list(ends), time_ms) for time_ms, ends in orjson.loads(data)]
         except (TypeError, ValueError) as error:
             raise ValueError(f"these are no offset syncs: {error}") from error
+        numbers: list[object] = [number for each in syncs for number in (each.time_ms, *each.ends)]
+        for number in numbers:
+            if not isinstance(number, int) or not 0 <= number < _MOST_NUMBER:
+                raise ValueError(f"these are no offset syncs: {str(number)[:_SHOWN]} is no time and no offset")
+        return cls(syncs)
 
     def packed(self) -> bytes:
         """The value of an entry: JSON, `[[time_ms, [end of partition 0, …]], …]`."""

@@ -254,6 +254,7 @@ def test_syncs_of_another_log_are_dropped() -> None:
     assert syncs.time_of({0: 9}) == 30
     syncs.add(OffsetSync([8, 1], 50))
     assert (syncs.time_of({0: 7}), syncs.time_of({0: 8, 1: 1})) == (0, 50)
-    for data in (b"", b"{", b"7", b"[[1]]", b'[["x", [1]]]', b'[[1, "x"]]'):
+    numbers = [b"[[%b, [1]]]" % each for each in (b"1e30", b"-1", b"9223372036854775808")]
+    for data in (b"", b"{", b"7", b"[[1]]", b'[["x", [1]]]', b'[[1, "x"]]', b"[[1, [-1]]]", *numbers):
         with pytest.raises(ValueError, match="these are no offset syncs"):
             OffsetSyncs.unpacked(data)
