@@ -116,16 +116,17 @@ async def read_snapshot(bucket: Bucket) -> Snapshot:
     async for entry in bucket.entries(WORKER):
         name = entry.key.removeprefix(WORKER)
         plugins = _object(entry).get("plugins")
-        names = frozenset(map(str, plugins)) if isinstance(plugins, list) else frozenset()
-        found.workers[name] = WorkerEntry(name, names, entry.revision)
+        names = [each for each in plugins if isinstance(each, str)] if isinstance(plugins, list) else ()
+        found.workers[name] = WorkerEntry(name, frozenset(names), entry.revision)
     async for entry in bucket.entries(CONNECTOR):
         name, fields = entry.key.removeprefix(CONNECTOR), _object(entry)
-        config, restarts = fields.get("config"), fields.get("restarts")
+        config, state, restarts = fields.get("config"), fields.get("state"), fields.get("restarts")
         if isinstance(config, dict):
-            texts = {each: str(text) for each, text in config.items()}
-            state = str(fields.get("state", "RUNNING"))
-            counts = restarts if isinstance(restarts, dict) else {}
-            found.connectors[name] = ConnectorEntry(name, texts, state, counts, entry.revision)
+            texts = {each: str(text) for each, text in config.items() if not isinstance(text, dict | list)}
+            wanted = state if isinstance(state, str) else "RUNNING"
+            counts = restarts.items() if isinstance(restarts, dict) else ()
+            numbers = {each: count for each, count in counts if isinstance(count, int)}
+            found.connectors[name] = ConnectorEntry(name, texts, wanted, numbers, entry.revision)
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import orjson
 
+from matcher.names import is_valid_topic
 from store.api import BucketEntry
 from store.engine import Engine
 
@@ -30,11 +31,13 @@ def fields_of(entry: BucketEntry) -> dict[str, Any]:
 def connector_of(entry: BucketEntry) -> dict[str, Any]:
     """What the entry of a connector says. What is not as it should be is taken as missing."""
     found = fields_of(entry)
-    config, restarts, state = found.get("config"), found.get("restarts"), found.get("state")
+    config, restarts, state, by = (found.get(name) for name in ("config", "restarts", "state", "by"))
     return {
-        "config": {name: str(text) for name, text in config.items()} if isinstance(config, dict) else {},
+        "config": {name: str(text) for name, text in config.items() if not isinstance(text, dict | list)}
+        if isinstance(config, dict)
+        else {},
         "state": state if state in STATES else "RUNNING",
-        "by": str(found.get("by", "")),
+        "by": by if isinstance(by, str) else "",
         "restarts": {name: count for name, count in restarts.items() if isinstance(count, int)}
         if isinstance(restarts, dict)
         else {},
@@ -69,7 +72,7 @@ async def lag_of(engine: Engine, connector: bytes, topics: str) -> int | None:
         return progress.lag
     lag: int | None = None
     parents = {each.strip().partition("/")[0].encode() for each in topics.split(",")}
-    for parent in sorted(parents)[:_MAX_PARENTS]:
+    for parent in filter(is_valid_topic, sorted(parents)[:_MAX_PARENTS]):
         offsets = await engine.group_offsets(group, parent)
         if offsets:
             found = enumerate(await engine.partition_bounds(parent))

@@ -308,12 +308,17 @@ async def test_entries_that_nobody_can_read_do_no_harm() -> None:
     for key, value in {
         "connector/a": b'{"config": {"connector.class": ["x"], "tasks.max": null}, "restarts": [1]}',
         "connector/b": b'{"config": 5}',
+        "connector/c": b'{"config": {"x": %s}, "state": %s, "restarts": {"0": %s}}'.replace(
+            b"%s", b"[" * 1_000 + b"]" * 1_000
+        ),
         "lease/a/0": b'{"worker": 5}',
         "worker/w1": b'{"plugins": 5}',
         "worker/w2": b"[" * 100_000,
         "worker/w3": b"\xff",
+        "worker/w4": b'{"plugins": [%s]}'.replace(b"%s", b"[" * 1_000 + b"]" * 1_000),
     }.items():
         await bucket.put(key, value)
     found = await read_snapshot(bucket)
-    assert list(found.connectors) == ["a"] and found.connectors["a"].restarts_of(0) == (0, 0)
+    assert list(found.connectors) == ["a", "c"] and found.connectors["a"].restarts_of(0) == (0, 0)
+    assert found.connectors["c"].restarts_of(0) == (0, 0)
     assert (found.leases, {each.plugins for each in found.workers.values()}) == ({}, {frozenset()})

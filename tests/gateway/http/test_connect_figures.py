@@ -25,8 +25,10 @@ NO_TASKS = {"+other,FAILED,": 0, "+other,PAUSED,": 0, "+other,RUNNING,": 0, "+ot
 
 
 async def put(node: Node, key: str, value: Any) -> None:
-    """What nodes and workers write."""
-    change = EntryPut(json.dumps(value).encode(), token=b"%d" % time.monotonic_ns())
+    """What nodes and workers write, or bytes that somebody else does."""
+    change = EntryPut(
+        value if isinstance(value, bytes) else json.dumps(value).encode(), token=b"%d" % time.monotonic_ns()
+    )
     await append(engine_of(node), [change.frame(entry_subject(b"connect", key.encode()))])
 
 
@@ -157,6 +159,14 @@ async def test_entries_that_others_wrote_do_no_harm(node: Node) -> None:
     assert await samples(node, "sluice_connect_tasks") == {"a,RUNNING,0": 1, "x,UNASSIGNED,": 1, **NO_TASKS}
     assert (await samples(node, "sluice_connect_retries_total"))["a,0"] == 3
     assert (await samples(node, "sluice_connect_records_in_total"))["a,0"] == 0
+
+
+async def test_entries_that_are_deep_or_long_do_no_harm(node: Node) -> None:
+    deep = b"[" * 1_000 + b"]" * 1_000
+    entry = b'{"config": {"topics": %s}, "state": %s, "by": %s, "restarts": {"0": %s}}'
+    await put(node, "connector/a", entry.replace(b"%s", deep))
+    await put(node, "connector/b", {"config": {"topics": "x" * 70_000 + ",a\0b,+/a,#,,"}})
+    assert await samples(node, "sluice_connect_tasks") == {"a,UNASSIGNED,": 1, "b,UNASSIGNED,": 1, **NO_TASKS}
 
 
 async def test_a_heartbeat_is_parsed_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
