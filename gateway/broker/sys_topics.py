@@ -26,6 +26,7 @@ from record.layout import FLAG_RETAIN, Kind
 from store.api import LogStore
 
 _MINUTES: Final = (1, 5, 15)
+_VERSION: Final = f"sluice {version('sluicemq')}".encode()  # of a file that takes milliseconds to parse
 
 
 class _Load:
@@ -125,7 +126,7 @@ class SysTopics:
             b"subscriptions/count": counters["subscriptions"],
             b"store/messages/bytes": stats.log_end - stats.log_begin,
         }
-        texts = {b"version": b"sluice " + version("sluicemq").encode(), b"uptime": b"%d seconds" % (now - self._began)}
+        texts = {b"version": _VERSION, b"uptime": b"%d seconds" % (now - self._began)}
         texts.update({name: b"%d" % value for name, value in figures.items()})
         if seconds > 0:
             texts.update(self._load_texts(counters, seconds, dropped))
