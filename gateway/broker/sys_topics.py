@@ -26,7 +26,7 @@ from record.layout import FLAG_RETAIN, Kind
 from store.api import LogStore
 
 _MINUTES: Final = (1, 5, 15)
-_VERSION: Final = f"sluice {version('sluicemq')}".encode()  # of a file that takes milliseconds to parse
+_VERSION: Final = f"sluice {version('sluicemq')}".encode()  # which parses the package's metadata
 
 
 class _Load:
