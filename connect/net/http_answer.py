@@ -9,6 +9,7 @@ from typing import Final
 
 _MAX_HEAD: Final = 16 << 10  # bytes of status and headers, and of what is behind a chunked body
 _MAX_LINE: Final = 1024  # bytes of the line of a chunk
+_MAX_INTERIM: Final = 16  # answers with a status below 200, such as 100 and 103, before the one that counts
 _HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 _STATUS: Final = re.compile(r"HTTP/1\.([01]) ([1-5][0-9]{2})(?: .*)?")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,12})[ \t]*(?:;.*)?")
@@ -36,7 +37,10 @@ class _Next(Enum):
 class AnswerReader:
     """Reads one answer. `feed` it what comes."""
 
-    __slots__ = ("_at", "_data", "_left", "_most", "_next", "_parts", "_size", "is_last", "retry_after", "status")
+    __slots__ = (
+        *("_at", "_data", "_interim", "_left", "_most", "_next", "_parts", "_size"),
+        *("is_last", "retry_after", "status"),
+    )
 
     def __init__(self, most: int) -> None:
         """most: bytes of the body that are kept. Behind them the answer counts as complete."""
@@ -45,6 +49,7 @@ class AnswerReader:
         self._at = 0  # how far it was read
         self._next = _Next.HEAD
         self._left = 0  # bytes of the body, of a chunk or of trailers that may come
+        self._interim = 0  # answers with a status below 200 so far
         self._parts: list[bytes] = []  # of the body
         self._size = 0  # bytes of them
         self.status = 0
@@ -139,7 +144,11 @@ class AnswerReader:
         status = int(line[2])
         if status == 101:
             raise InvalidAnswer("the server changes the protocol")
-        if status >= 200:  # before it, others may come
+        if status < 200:
+            self._interim += 1
+            if self._interim > _MAX_INTERIM:
+                raise InvalidAnswer("the answer does not come to its end")
+        else:
             self.status = status
             connection = headers.get("connection", "").lower()
             self.is_last = "close" in connection or (line[1] == "0" and "keep-alive" not in connection)

@@ -81,6 +81,7 @@ class HttpClient:
         self._max_idle = max_connections
         self._max_answer = max_answer
         self._tls = tls
+        self._tls_lock = asyncio.Lock()  # reading the certificates that the system trusts takes 25 ms of CPU
         self._loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(max_connections)
         self._idle: dict[tuple[str, int, bool], list[_Connection]] = {}  # the one that was used last is the last
@@ -91,10 +92,11 @@ class HttpClient:
         if self._timer is not None:
             self._timer.cancel()
         self._idle.clear()
-        connections = list(self._open)
-        for connection in connections:
+        lost = [connection.lost for connection in self._open]
+        for connection in list(self._open):
             connection.abort()
-        await asyncio.gather(*(connection.lost for connection in connections))
+        if lost:
+            await asyncio.wait(lost)
 
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], method: str = "POST", timeout_s: float | None = None
@@ -167,7 +169,8 @@ class HttpClient:
 
     async def _connect(self, place: _Place) -> "_Connection":
         if place.is_tls and self._tls is None:
-            self._tls = await asyncio.to_thread(ssl.create_default_context)
+            async with self._tls_lock:
+                self._tls = self._tls or await asyncio.to_thread(ssl.create_default_context)
         _, connection = await self._loop.create_connection(
             lambda: _Connection(self._loop, self._open),
             sock=await connected_socket(self._guard, place.host, place.port, self._connect_timeout_s),
@@ -232,7 +235,8 @@ class _Connection(asyncio.Protocol):
         self._transport = None
         self._open.discard(self)
         self.lost.set_result(None)
-        self._done(None if self._answer.end() else exc or ConnectionResetError())
+        is_complete = self._answer.end() and exc is None
+        self._done(None if is_complete else exc or ConnectionResetError())
 
     def _done(self, error: Exception | None) -> None:
         waiter, self._waiter = self._waiter, None

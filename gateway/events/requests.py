@@ -26,7 +26,7 @@ from gateway.events.json_values import read_json, write_json
 MAX_EVENTS: Final = 1000  # of a batch
 _PREFIX: Final = "ce-"
 _CLOUDEVENTS: Final = "application/cloudevents"
-_KEPT: Final = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"  # printable ASCII without space, double quote and percent
+_KEPT: Final = "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # printable ASCII without space, double quote and percent
 _PLAIN: Final = re.compile(r"[!#$&-~]*")  # the same, with letters and digits
 
 

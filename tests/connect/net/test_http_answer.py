@@ -64,6 +64,7 @@ def test_an_answer_that_is_cut_is_not_complete(data: bytes) -> None:
         (b"HTTP/2 200 OK\r\n\r\n", "not HTTP/1.1"),
         (b"HTTP/1.1 20 OK\r\n\r\n", "not HTTP/1.1"),
         (b"HTTP/1.1 101 Switching\r\n\r\n", "changes the protocol"),
+        (b"HTTP/1.1 103 Hints\r\n\r\n" * 17, "does not come to its end"),
         (b"HTTP/1.1 200 OK\r\nX\r\n\r\n", "a header"),
         (b"HTTP/1.1 200 OK\r\nX: 1\r\n folded: 2\r\n\r\n", "a header"),
         (b"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\n", "a header"),

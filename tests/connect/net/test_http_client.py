@@ -1,8 +1,11 @@
 """The HTTP client: which connections it uses again, what it sends, and what it refuses to send."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from socket import SO_LINGER, SOL_SOCKET
+from struct import pack
 
 import pytest
 
@@ -122,6 +125,47 @@ async def test_a_body_without_length_ends_with_the_connection() -> None:
         server.answer, server.closes = b"HTTP/1.1 422 No\r\n\r\nbad", True
         answer = await http.send(server.url, b"", {})
         assert str(answer.error()) == "status 422: bad"
+
+
+async def test_a_body_without_length_that_is_reset_is_not_complete() -> None:
+    async with serving() as server, client() as http:
+        server.answer = b"HTTP/1.1 200 OK\r\n\r\nhal"
+        request = asyncio.create_task(http.send(server.url, b"", {}))
+        await until(lambda: http._open and next(iter(http._open))._answer.body == b"hal")
+        server.writers[0].get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, pack("ii", 1, 0))
+        server.writers[0].transport.abort()
+        with pytest.raises(RetriableError, match="ConnectionResetError"):
+            await request
+
+
+async def test_the_certificates_of_the_system_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ssl.SSLContext] = []
+
+    def create() -> ssl.SSLContext:
+        made.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", create)
+    async with serving() as server, client(most=5) as http:
+        url = server.url.replace("http:", "https:")
+        requests = [asyncio.create_task(http.send(url, b"", {})) for _ in range(5)]
+        await until(lambda: len(server.got) == 5)
+        for each in server.writers:
+            each.close()
+        await asyncio.wait(requests)
+    assert len(made) == 1
+
+
+async def test_closing_may_be_cancelled() -> None:
+    faults: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    async with serving() as server, client() as http:
+        await http.send(server.url, b"", {})
+        closing = asyncio.create_task(http.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await until(lambda: not http._open)
+        assert faults == []
 
 
 async def test_a_request_without_an_answer_ends_its_connection() -> None:
