@@ -168,16 +168,20 @@ class HttpClient:
             self._timer = self._loop.call_later(_IDLE_S, self._close_idle)
 
     async def _connect(self, place: _Place) -> "_Connection":
-        if place.is_tls and self._tls is None:
-            async with self._tls_lock:
-                self._tls = self._tls or await asyncio.to_thread(ssl.create_default_context)
+        tls = await self._tls_context() if place.is_tls else None
         _, connection = await self._loop.create_connection(
             lambda: _Connection(self._loop, self._open),
             sock=await connected_socket(self._guard, place.host, place.port, self._connect_timeout_s),
-            ssl=self._tls if place.is_tls else None,
+            ssl=tls,
             server_hostname=place.host.rstrip(".") if place.is_tls else None,
         )
         return connection
+
+    async def _tls_context(self) -> ssl.SSLContext:
+        async with self._tls_lock:
+            if self._tls is None:
+                self._tls = await asyncio.to_thread(ssl.create_default_context)
+            return self._tls
 
 
 class _Connection(asyncio.Protocol):
