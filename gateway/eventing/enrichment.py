@@ -1,8 +1,8 @@
 """Enrichment: values that a rule looks up for each event, as `enriched.NAME` of patterns, SQL and templates.
 
 They are retained values of topics, and entries of buckets. A value that is not there, has expired or is neither JSON
-nor text is not there for the rule either. One that may not be read, or is too large, fails: the event becomes a dead
-letter.
+nor text is not there for the rule either. One that may not be read, is damaged or is too large fails: the event becomes
+a dead letter.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from gateway.events.errors import EvaluationFailed
 from gateway.events.event import MISSING, Event
 from matcher.reserved import KV, is_below
 from store.api import Store, split_entry_subject
+from store.errors import LogCorrupt
 
 MAX_VALUE: Final = 65_536  # bytes
 _MAX_KNOWN: Final = 4 << 20  # bytes of the values of one batch that are remembered
@@ -60,7 +61,11 @@ class Enrichment:
             bucket, key = split_entry_subject(topic[len(KV) + 1 :])
             entry = await self._store.entry(bucket, key)
             return (MISSING, 0) if entry is None else _value(topic, Event(topic, entry.value))
-        for retained in await self._store.retained(topic, None, 1):
+        try:
+            found = await self._store.retained(topic, None, 1)
+        except LogCorrupt as error:
+            raise EvaluationFailed(f"the value of {topic.decode()[:100]!r} cannot be read: {error}") from error
+        for retained in found:
             event = Event.of_frame(retained.frame, 0)
             expiry_s = event.properties.message_expiry
             if expiry_s is None or event.stored_ms + expiry_s * 1000 > self._now_ms:

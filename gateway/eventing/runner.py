@@ -49,6 +49,7 @@ _SLICE_S: Final = 0.001  # of work, after which others have their turn
 _IDLE_S: Final = 600.0  # after which a rule that nothing wakes looks again
 _LOOK_S: Final = 30.0  # after which a rule that may not run looks again
 _FAULT_S: Final = 5.0  # after an unexpected failure
+_LOOKUP_S: Final = 0.5  # until a value that could not be read is looked up again
 _MAX_WAITING: Final = 4096  # settlements that are not written yet
 
 
@@ -82,6 +83,7 @@ class RuleRunner:
         self._permissions: Permissions | None = None  # of its user; None: it may do everything
         self._is_far = False
         self._most = _MOST  # events of a pop, fewer if their outputs were too large for the target
+        self._is_blind = False  # a value could not be looked up: events were given back
         try:
             self.compiled: CompiledRule | None = CompiledRule(parse_definition(rule.definition))
         except InvalidRule as error:
@@ -157,6 +159,9 @@ class RuleRunner:
             turn.end_soon()
         else:
             popped = await self._take(target, room, _BATCH_BYTES)
+        if self._is_blind:
+            self._is_blind = False
+            await asyncio.sleep(_LOOKUP_S)
         if not popped.runs:
             wait_s = _IDLE_S
             if popped.available_at is not None:
@@ -223,10 +228,11 @@ class RuleRunner:
                 except EvaluationFailed as error:
                     self._refuse(Receipts(queue, offset, 1, deliveries), str(error))
                     continue
-                except StoreError as error:  # a value cannot be looked up: try again later
+                except StoreError as error:
                     self._throttled.warning("store", f"rule {self._name}: {error}")
+                    self.figures.note_error(f"a value cannot be looked up: {error}")
                     settling.unsent(Receipts(queue, offset, 1, deliveries))
-                    unsent, room = unsent + 1, 0
+                    unsent, room, self._is_blind = unsent + 1, 0, True
                     continue
                 size = self._handle(target, compiled, queue, offset, deliveries, event)
                 if size >= 0:

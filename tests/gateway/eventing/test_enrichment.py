@@ -13,6 +13,8 @@ from gateway.mqtt.properties import MessageProperties, build_message_block
 from gateway.node.node import Node
 from gateway.rpc.status import RequestError
 from record.layout import FLAG_RETAIN, Kind
+from store.api import Retained
+from store.errors import LogCorrupt
 from tests.gateway.conftest import MakeNode
 from tests.gateway.eventing.rules import (
     arrived,
@@ -119,3 +121,15 @@ async def test_a_rule_reads_what_its_user_may_read(make_node: MakeNode) -> None:
 async def test_an_enrichment_that_cannot_be_used_is_refused(node: Node, enrich: dict[str, str], why: str) -> None:
     with pytest.raises(RequestError, match=why):
         await set_rule(node, "r", topics=["a"], topic={"topic": "x"}, enrich=enrich)
+
+
+async def test_an_event_whose_value_is_damaged_is_a_dead_letter(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def damaged(topic_filter: bytes, after: bytes | None, limit: int) -> list[Retained]:
+        raise LogCorrupt("00000000", 7, "a damaged record")
+
+    monkeypatch.setattr(engine_of(node), "retained", damaged)
+    await set_rule(node, "r", topics=["in"], enrich={"site": "site"}, topic={"topic": "out"})
+    await publish(node, "in", "1")
+    await settled(node, "r")
+    (letter,) = await letters_of(node, "r")
+    assert letter.error.startswith("the value of 'site' cannot be read: a damaged record in segment 00000000")

@@ -1,5 +1,6 @@
 """Rules that look up entries of buckets."""
 
+import asyncio
 import json
 
 import pytest
@@ -14,7 +15,7 @@ from sluice.commands.messages.rule import _steps
 from store.api import BucketEntry, entry_subject
 from store.control import EntryPut, EntryRemoved
 from store.engine import Engine
-from store.errors import StoreFailed
+from store.errors import TierUnavailable
 from tests.gateway.conftest import MakeNode
 from tests.gateway.eventing.rules import (
     arrived,
@@ -125,13 +126,15 @@ async def test_an_event_does_not_choose_the_bucket(node: Node) -> None:
 
 
 async def test_a_store_that_fails_loses_no_event(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule waits before it takes the event again: each time writes to the log."""
     engine = engine_of(node)
-    entry, failing = engine.entry, [True]
+    entry, loop = engine.entry, asyncio.get_running_loop()
+    tries: list[float] = []
 
     async def fails_once(bucket: bytes, key: bytes) -> BucketEntry | None:
-        if failing:
-            failing.clear()
-            raise StoreFailed("a test")
+        tries.append(loop.time())
+        if len(tries) == 1:
+            raise TierUnavailable("a test")
         return await entry(bucket, key)
 
     monkeypatch.setattr(engine, "entry", fails_once)
@@ -139,7 +142,10 @@ async def test_a_store_that_fails_loses_no_event(node: Node, monkeypatch: pytest
     await set_rule(node, "r", topics=["fleet/+"], enrich=ENRICH, transform={"template": "{{ enriched.dev }}"}, **OUT)
     await publish(node, "fleet/7", "x")
     assert await arrived(node, "out", 1) == ["1"]
-    assert not failing and not await letters_of(node, "r")
+    first, second = tries
+    assert second - first > 0.4
+    assert not await letters_of(node, "r")
+    assert (await rule(node, "r")).figures.error == "a value cannot be looked up: a test"
 
 
 async def test_the_user_of_a_rule_has_to_be_allowed_to_read_the_table(make_node: MakeNode) -> None:
