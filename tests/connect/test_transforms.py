@@ -175,6 +175,8 @@ def test_regular_expressions_take_no_exponential_time(expression: str) -> None:
         (r"(a)\1", "x", "not a regular expression of RE2"),
         ("a" * 1_001, "x", "at most 1000 characters"),
         ("(((a{100}){100}){100})", "x", "not a regular expression of RE2"),
+        ("(?:a?){100}" * 50, "x", "repeats too much: [0-9]+ instructions, not 2500 at most"),
+        ("(a)" * 21, "x", "has 21 groups, not 20 at most"),
         ("(a)", "$2", "there is no group 2"),
         ("(a)", "${b}", "there is no group b"),
     ],
