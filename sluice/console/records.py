@@ -14,7 +14,7 @@ _CONNECTORS: Final = b"connect/connector/"  # how the subjects of entries with t
 def describe(data: bytes, at: int, *, secrets: bool = False) -> dict[str, Any]:
     """Return the record at `at` as JSON fields. Bytes that are not UTF-8 become base64, in a field named so.
 
-    secrets: show the settings of connectors, which may have passwords.
+    secrets: show the settings of connectors and event rules with headers, which may have passwords.
     """
     import msgspec  # noqa: PLC0415
 
@@ -35,6 +35,8 @@ def describe(data: bytes, at: int, *, secrets: bool = False) -> dict[str, Any]:
             fields = {name: value if name == "iterations" else HIDDEN for name, value in fields.items()}
         if kind == Kind.ENTRY_PUT and topic.startswith(_CONNECTORS) and not secrets:
             fields["value"] = HIDDEN
+        if kind == Kind.EVENT_RULE_SET and '"headers"' in fields.get("definition", "") and not secrets:
+            fields["definition"] = HIDDEN
         return row | {"subject": topic.decode(), "fields": fields}
     row |= {"topic": topic.decode(), "publisher": publisher.decode(errors="replace"), "qos": flags & FLAG_QOS}
     row |= {"retain": bool(flags & FLAG_RETAIN), "packet_id": packet_id}

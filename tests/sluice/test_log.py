@@ -47,23 +47,29 @@ def test_verify_counts_a_whole_log(data: Path, capsys: pytest.CaptureFixture[str
     assert found["damage"] == []
 
 
-async def test_dump_hides_the_settings_of_connectors_unless_it_is_told_not_to(
+async def test_dump_hides_settings_with_passwords_unless_it_is_told_not_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     engine = await Engine.open(tmp_path, StoreConfig())
     value = b'{"config": {"redis.password": "wonderland"}}'
     entries = {b"connect/connector/a": value, b"connect/worker/w": b"beat", b"connections/connector/a": b"mine"}
-    await append(engine, [control.EntryPut(each).frame(subject) for subject, each in entries.items()])
+    changes = [control.EntryPut(each).frame(subject) for subject, each in entries.items()]
+    for name, headers in {b"r1": b'{"Authorization": "rabbit"}', b"r2": b""}.items():
+        rule = b'{"webhook": {"url": "http://%s"%s}}' % (name, b', "headers": %s' % headers if headers else b"")
+        changes.append(control.EventRuleSet([b"a"], definition=rule).frame(name))
+    await append(engine, changes)
     await engine.close()
     assert main(["log", "dump", "--data-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "wonderland" not in out
+    assert "wonderland" not in out and "rabbit" not in out
+    assert "http://r1" not in out and "http://r2" in out
     assert 'entry_put connect/connector/a {"value": "hidden"' in out
     assert "beat" in out and "mine" in out
     assert main(["log", "dump", "--data-dir", str(tmp_path), "--json"]) == 0
     assert "wonderland" not in capsys.readouterr().out
     assert main(["log", "dump", "--data-dir", str(tmp_path), "--secrets"]) == 0
-    assert "wonderland" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "wonderland" in out and "rabbit" in out
 
 
 async def test_dump_prints_changes_of_buckets_and_kinds_of_a_newer_version(

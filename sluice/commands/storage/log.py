@@ -49,7 +49,7 @@ def add(subparsers: Subparsers) -> None:
     dump.add_argument("--topic", type=topic_filter, metavar="FILTER", help="print only messages whose topic matches")
     dump.add_argument("--kind", metavar="KIND", help="print only records of this kind: message, subscribed, …")
     dump.add_argument("--limit", type=positive, metavar="N", help="print at most N records")
-    text = "print the settings of connectors, too, which may have passwords"
+    text = "print settings of connectors and event rules with headers, too, which may have passwords"
     dump.add_argument("--secrets", action="store_true", help=text)
     repair.add_argument("--yes", action="store_true", help="cut the log; without this, only report what would be cut")
 
