@@ -10,13 +10,14 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from time import time
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from connect.api import ConnectError, RetriableError
@@ -25,6 +26,7 @@ from connect.net.sockets import Guard
 _MAX_ERROR: Final = 200  # characters of an answer in an error
 _LONGEST_WAIT_S: Final = 86_400.0  # that a server may ask for
 _TRY_AGAIN: Final = (408, 425, 429)
+_MAX_INTERIM: Final = 16  # answers with a status below 200, such as 100 and 103, before the one that counts
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,7 +64,7 @@ class HttpClient:
         self._connect_timeout_s = connect_timeout_s
         self._timeout_s = timeout_s
         self._max_answer = max_answer
-        connector = aiohttp.TCPConnector(
+        connector = _Connector(
             limit=max_connections, resolver=_Resolver(guard), use_dns_cache=False, ssl=True if tls is None else tls
         )
         self._session = aiohttp.ClientSession(
@@ -112,6 +114,28 @@ class HttpClient:
         if status >= 500 or status in _TRY_AGAIN:
             raise RetriableError(_said(status, text), retry_after_s=seconds_to_wait(retry_after, time()))
         return Answer(status, text)
+
+
+class _Connector(aiohttp.TCPConnector):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._factory = partial(_Connection, loop=self._loop)  # type: ignore[assignment]  # a subclass of what it makes
+
+
+class _Connection(ResponseHandler):
+    """aiohttp waits for the answer that counts however many interim ones come, and takes them in without a bound: one
+    endpoint that sent them without end stopped the loop for seconds."""
+
+    _interim = 0
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        if self._interim <= _MAX_INTERIM:
+            self._interim = self._interim + 1 if data[0].code < 200 else 0
+        if self._interim <= _MAX_INTERIM:
+            super().feed_data(data, size)
+        elif self.transport is not None:
+            self.set_exception(aiohttp.ServerDisconnectedError("too many interim answers"))
+            self.transport.abort()
 
 
 class _Refused(OSError):

@@ -117,6 +117,18 @@ async def test_what_is_no_answer_may_be_tried_again(answer: bytes) -> None:
             await http.send(server.url, b"", {})
 
 
+@pytest.mark.parametrize("is_enough", [True, False])
+async def test_interim_answers_have_a_bound(is_enough: bool) -> None:
+    async with serving() as server, client() as http:
+        server.answer = b"HTTP/1.1 103 Hints\r\nLink: x\r\n\r\n" * (16 if is_enough else 17) + OK
+        if is_enough:
+            for _ in range(2):
+                assert await http.send(server.url, b"", {}) == Answer(200, b"ok")
+        else:
+            with pytest.raises(RetriableError, match="failed: ServerDisconnectedError"):
+                await http.send(server.url, b"", {})
+
+
 async def test_a_body_is_read_to_its_bound() -> None:
     async with serving() as server, client() as http:
         server.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1000
