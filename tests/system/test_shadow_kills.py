@@ -90,19 +90,24 @@ class Writer:
 async def messages(split: Split) -> dict[str, list[dict[str, Any]]]:
     """All requests and answers about the shadow, by what is behind its name, once the last update is carried out."""
     found: dict[str, list[dict[str, Any]]] = {}
+    read: dict[int, int] = {}  # by partition, how far
+    ends: dict[int, int] = {}
     asked = False
     async with (
         patience(),
         Client(split.gateways["a"].endpoint, retry_seconds=20) as client,
         client.pull_consumer("$shadow") as consumer,
     ):
-        while "get/accepted" not in found:
+        while not ends or any(read.get(number, 0) < end for number, end in ends.items()):
             for each in await consumer.poll(0.5):
                 kind = each.topic.removeprefix("$shadow/lamp/")
                 found.setdefault(kind, []).append(json.loads(each.payload or b"{}"))
+                read[each.partition] = each.offset + 1
             if not asked:
                 await client.send("$shadow/lamp/get", b"")  # it is carried out behind all updates
                 asked = True
+            if "get/accepted" in found and not ends:  # answers to updates before it may be in other partitions
+                ends = {each.partition: each.end for each in await client.partitions("$shadow")}
     return found
 
 
