@@ -7,7 +7,7 @@ archive is for one Java and one PySpark; a JVM that finds another of its parts c
 import hashlib
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import pyspark
 
@@ -30,13 +30,18 @@ def reading_option(archive: Path) -> str:
 
 
 class NewArchive:
-    """An archive that a JVM writes when it ends: about 170 MB, and 10 s of CPU time."""
+    """An archive that a JVM writes when it ends: about 170 MB, and 20 s of CPU time."""
 
     def __init__(self, archive: Path) -> None:
         self._archive = archive
         self._made = archive.with_suffix(f".{os.getpid()}")
         archive.parent.mkdir(parents=True, exist_ok=True)
         self.option: Final = f'"-XX:ArchiveClassesAtExit={self._made}" -Xlog:disable'
+
+    @classmethod
+    def unless_there(cls, archive: Path) -> Self | None:
+        """Return None if there is an archive already: to write it costs more than a query."""
+        return None if archive.is_file() else cls(archive)
 
     def keep(self) -> bool:
         """Put the archive in its place after the JVM has ended, and remove those for other versions and of killed

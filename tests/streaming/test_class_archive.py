@@ -34,6 +34,14 @@ def test_an_archive_is_kept_and_read(java: Path) -> None:
     assert f'"-XX:SharedArchiveFile={archive}"' in reading_option(archive)
 
 
+def test_an_archive_that_is_there_is_not_written_again(java: Path) -> None:
+    made = NewArchive.unless_there(archive_path(java))
+    assert made is not None
+    written(made)
+    made.keep()
+    assert NewArchive.unless_there(archive_path(java)) is None
+
+
 def test_another_version_has_another_archive_and_only_one_stays(java: Path) -> None:
     first = archive_path(java)
     made = NewArchive(first)

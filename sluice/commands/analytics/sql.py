@@ -55,7 +55,7 @@ def run(arguments: Arguments) -> int:
     catalog = _catalog(arguments)
     require_tables(catalog, query)
     archive = archive_path(java_home())
-    made = NewArchive(archive) if arguments.archive_classes else None
+    made = NewArchive.unless_there(archive) if arguments.archive_classes else None
     with Progress() as progress:
         config = {"spark.log.level": "OFF", **quick_start(made.option if made else reading_option(archive))}
         spark = spark_session("sluice sql", master=arguments.master, config=config, quiet=True)
