@@ -105,7 +105,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def filled_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeProcess]:
-    """With a hundred readings of each of two devices, of which one jumps at the end."""
+    """With a hundred hourly readings of each of two devices, of which one jumps at the end."""
     monkeypatch.setenv("SLUICE_STORE_SEGMENT_SIZE", str(4 << 20))
     node = NodeProcess(tmp_path / "data")
     node.start()
@@ -113,7 +113,7 @@ def filled_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nod
     for number in range(100):
         for device in ("a", "b"):
             value = 20 + number % 3 + (50 if device == "b" and number >= 90 else 0)
-            body = orjson.dumps({"device": device, "time": BEGIN_S + 60 * number, "value": value})
+            body = orjson.dumps({"device": device, "time": BEGIN_S + 3600 * number, "value": value})
             messages.append(OutgoingMessage(f"sensors/{device}", body))
     with Client(node.endpoint) as client:
         client.send_many(messages)
