@@ -52,7 +52,7 @@ class AllowedAddresses:
         return found.is_global and not found.is_multicast
 
     async def require_allowed(self, host: str, port: int) -> None:  # noqa: ARG002
-        """See `connect.net.sockets.Guard`."""
+        """Raise `ConnectError` if a webhook may not send to an address."""
         if host not in self:
             raise ConnectError(refusal(host))
 
